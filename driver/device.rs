@@ -13,10 +13,10 @@ use crate::{
     backend::{Backend, Flat, Gpus, Member},
     context::{Context, Processes},
     mmu::DmaControl,
+    module_parameters,
     stats::{self, Stat, Stats, Totals},
     sys::{
         account::Account,
-        compat,
         debugfs::{Listing, Root},
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         miscdevice::Node,
@@ -173,7 +173,7 @@ impl pci::Driver for Bound {
             return Err(refuse(&function, None, Unfit::NoIommu));
         };
         let mut enabled = Some(Enabled::new(&function)?);
-        let allow_unsafe = compat::allow_unsafe_interrupts();
+        let allow_unsafe = module_parameters::allow_unsafe_interrupts.value() != 0;
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
         let device = Device::new(&function, attachment, common.clone())?;

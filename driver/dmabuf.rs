@@ -9,7 +9,6 @@
 
 use crate::{
     sys::{
-        compat,
         dmabuf::{Exporter, Operations, Shared, Unpublished},
         folios::Folios,
         pages::Pages,
@@ -121,7 +120,7 @@ impl Export {
     pub(crate) fn add_importer(&self, importer: Arc<dyn Importer>) -> Result {
         let mut state = self.state.lock();
         if state.pages.is_none() {
-            return Err(compat::stale());
+            return Err(ESTALE);
         }
         if self.revocable {
             state.importers.push(importer, GFP_KERNEL_ACCOUNT)?;

@@ -6,10 +6,10 @@ use crate::{
     buffer::{Buffer, State},
     context::Context,
     device::Device,
+    module_parameters,
     stats::Stat,
     sys::{
         attributes::Attribute,
-        compat,
         debugfs::{Show, BUFFERS, MANAGED, RANGES},
         task,
         uapi::{self, pinmap_total},
@@ -35,7 +35,10 @@ pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
     seq_print!(out, "pinmap-pdev:\t{}\n", stats.function());
     number("client-id", stats.context());
     number("objects", context.registrations().into());
-    number("objects-limit", compat::max_registrations().into());
+    number(
+        "objects-limit",
+        module_parameters::max_registrations.value().into(),
+    );
     let each: [(&str, Stat); 4] = [
         ("pinned", Stat::Pinned),
         ("allocated", Stat::Allocated),
@@ -93,7 +96,7 @@ fn of_paged(device: &Device, which: Attribute) -> Result<u64> {
 
 #[cfg(pinmap_flat)]
 fn of_paged(_device: &Device, _which: Attribute) -> Result<u64> {
-    Err(compat::unsupported())
+    Err(EOPNOTSUPP)
 }
 
 /// Sets an attribute of `device`.

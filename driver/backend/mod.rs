@@ -17,7 +17,6 @@ use crate::{
     mmu::DmaControl,
     sys::{
         account::Account,
-        compat,
         iommu::Domain,
         pci::{Function, Locked},
         uapi::{self, pinmap_info},
@@ -86,7 +85,7 @@ impl Backend {
         match self {
             Self::Flat(flat) => Ok(flat),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(_) => Err(compat::unsupported()),
+            Self::Paged(_) => Err(EOPNOTSUPP),
         }
     }
 
@@ -94,7 +93,7 @@ impl Backend {
     #[cfg(not(pinmap_flat))]
     pub(crate) fn gpu(&self) -> Result<&Arc<Gpu>> {
         match self {
-            Self::Flat(_) => Err(compat::unsupported()),
+            Self::Flat(_) => Err(EOPNOTSUPP),
             Self::Paged(gpu) => Ok(gpu),
         }
     }
@@ -117,7 +116,7 @@ impl Backend {
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
     pub(crate) fn allocate_vram(&self, length: u64) -> Result<VramMemory> {
         match self {
-            Self::Flat(_) => Err(compat::unsupported()),
+            Self::Flat(_) => Err(EOPNOTSUPP),
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => {
                 let block = Gpu::allocate(gpu, length)?;

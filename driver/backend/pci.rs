@@ -15,7 +15,6 @@
 use crate::{
     logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
     sys::{
-        compat,
         eventfd::EventFd,
         gate::Gate,
         irq_eventfd::Vectors,
@@ -359,7 +358,7 @@ impl Flat {
             return Err(EINVAL);
         }
         if bar.flags & uapi::PINMAP_BAR_MMAP == 0 {
-            return Err(compat::unsupported());
+            return Err(EOPNOTSUPP);
         }
         Ok(bar.flags & uapi::PINMAP_BAR_PREFETCHABLE != 0)
     }

@@ -8,7 +8,7 @@ use crate::{
     logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
     stats::StatGuard,
-    sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
+    sys::{folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
     view::{FileView, MmapOffset},
 };
 use kernel::{
@@ -84,7 +84,7 @@ impl Backing {
             Self::Host(folios, _) => (View::Host(folios.clone()), false),
             Self::File(pages) => (View::File(FileView::new(pages)?), false),
             Self::Import(pages, source) => return Ok(source.exporter().parts(pages.clone())),
-            Self::Vram(..) => return Err(compat::unsupported()),
+            Self::Vram(..) => return Err(EOPNOTSUPP),
         };
         match self.memory() {
             Memory::Host(pages) => Ok(Parts {
@@ -92,7 +92,7 @@ impl Backing {
                 view,
                 revocable,
             }),
-            Memory::Vram(_) => Err(compat::unsupported()),
+            Memory::Vram(_) => Err(EOPNOTSUPP),
         }
     }
 }

@@ -8,7 +8,6 @@ use crate::{
     logic::{contiguity::Contiguity, request::Target},
     stats::{Stat, StatGuard},
     sys::{
-        compat,
         gup::PinnedRuns,
         uapi::{self, pinmap_event},
         work,
@@ -130,7 +129,7 @@ impl Buffer {
     pub(super) fn refusal(&self, state: State) -> Failure {
         match state {
             State::Gone => ENODEV.into(),
-            _ => Failure::at(compat::stale(), uapi::PINMAP_FAIL_STALE, self.span.start()),
+            _ => Failure::at(ESTALE, uapi::PINMAP_FAIL_STALE, self.span.start()),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     mapping::Mapping,
     mmu::Entries,
     stats::{Stat, StatGuard, Stats},
-    sys::{compat, iommu::Gather, task, uapi, work},
+    sys::{iommu::Gather, task, uapi, work},
     trace::{Details, Timed, Tracepoint},
 };
 use core::mem::MaybeUninit;
@@ -253,7 +253,7 @@ impl Buffer {
     /// Removes the mapping at `device_addr` of `space`. It is flushed when this returns.
     pub(crate) fn unmap(&self, space: &Arc<AddressSpace>, device_addr: u64) -> Result {
         if self.state() != State::Live {
-            return Err(compat::stale());
+            return Err(ESTALE);
         }
         self.remove(|mapped| {
             let mapping = &mapped.mapping;
@@ -289,7 +289,7 @@ impl Buffer {
         let (id, entries) = {
             let inner = self.inner.lock();
             if !inner.state.has_mappings() {
-                return Err(compat::stale());
+                return Err(ESTALE);
             }
             let mapped = inner.mappings.iter().find(|mapped| wanted(mapped));
             let mapped = mapped.ok_or(ENOENT)?;
@@ -298,7 +298,7 @@ impl Buffer {
         let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
         let mut inner = self.inner.lock();
         if !inner.state.has_mappings() {
-            return Err(compat::stale());
+            return Err(ESTALE);
         }
         // Another call may have removed the mapping, and one may have taken its address since.
         let index = inner

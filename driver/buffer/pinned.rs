@@ -6,7 +6,6 @@ use crate::{
     logic::{span::Span, PAGE_SIZE},
     sys::{
         account::{Account, Charge},
-        compat,
         gup::{self, Chunk, PinnedRuns},
         memfd::{MemoryFile, PinnedFile},
         task, uapi,
@@ -86,7 +85,7 @@ pub(crate) fn pin_file(
     });
     filled.map_err(|(errno, at)| {
         // The file was truncated since, or the page is poisoned.
-        if errno == EINVAL || compat::is_poisoned(errno) {
+        if errno == EINVAL || errno == EHWPOISON {
             Failure::at(EFAULT, uapi::PINMAP_FAIL_FAULT, at)
         } else {
             errno.into()
@@ -97,7 +96,7 @@ pub(crate) fn pin_file(
 
 /// The failure for the page at `at`, which could not be pinned.
 fn explain(errno: Error, at: u64, write: bool) -> Failure {
-    if errno == EFAULT || compat::is_poisoned(errno) {
+    if errno == EFAULT || errno == EHWPOISON {
         Failure::at(EFAULT, gup::explain(at, write), at)
     } else {
         errno.into()

@@ -18,12 +18,7 @@ use crate::{
     managed::{self, range::Range as ManagedRange, Managed, Managing},
     stats::Stat,
 };
-use crate::{
-    failure::Failure,
-    logic::span::Span,
-    stats::StatGuard,
-    sys::{compat, uapi::PINMAP_FAIL_WINDOW},
-};
+use crate::{failure::Failure, logic::span::Span, stats::StatGuard, sys::uapi::PINMAP_FAIL_WINDOW};
 #[cfg(pinmap_mirror)]
 use kernel::sync::Arc;
 use kernel::{
@@ -94,7 +89,7 @@ impl Context {
     /// Ends the managed range that is called `handle`. `ESTALE`: another call has done so.
     pub(super) fn release_range(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
-        let node = table.remove_range(handle).ok_or(compat::stale())?;
+        let node = table.remove_range(handle).ok_or(ESTALE)?;
         drop(table);
         self.end_range(node.to_key_value().1)
     }

@@ -22,7 +22,8 @@ use crate::{
         request::RegisterPlan,
         span::Span,
     },
-    sys::{compat, iommu::Gather, task, uapi},
+    module_parameters,
+    sys::{iommu::Gather, task, uapi},
 };
 use core::mem;
 use kernel::{
@@ -174,7 +175,7 @@ impl Table {
             None if self.ranges.get(&handle).is_some() => Err(EINVAL),
             None => match self.counter.absent(handle) {
                 Absent::Never => Err(ENOENT),
-                Absent::Released => Err(compat::stale()),
+                Absent::Released => Err(ESTALE),
             },
         }
     }
@@ -339,7 +340,7 @@ impl Table {
     /// Registrations that there would be with one more, and that there may be.
     fn counts(&self) -> (u64, u64) {
         let needed = u64::from(self.count).saturating_add(1);
-        (needed, compat::max_registrations().into())
+        (needed, module_parameters::max_registrations.value().into())
     }
 
     /// Fails if a window or a live registration overlaps `span`. Returns whether a stale one does.

@@ -11,7 +11,7 @@ use crate::{
     allocation,
     failure::Failure,
     logic::handle::{Absent, Counter},
-    sys::{account::Account, compat},
+    sys::account::Account,
 };
 use kernel::{
     new_mutex,
@@ -79,7 +79,7 @@ impl Member {
             Some(_) => Err(ENOENT),
             None => match handles.counter.absent(handle) {
                 Absent::Never => Err(ENOENT),
-                Absent::Released => Err(compat::stale()),
+                Absent::Released => Err(ESTALE),
             },
         }
     }
@@ -143,8 +143,7 @@ impl Member {
     pub(crate) fn take(&self, handle: u64) -> Result<Arc<Queue>> {
         self.find(handle)?;
         let node = self.handles.lock().by_handle.remove_node(&handle);
-        node.map(|node| node.to_key_value().1.queue)
-            .ok_or_else(compat::stale)
+        node.map(|node| node.to_key_value().1.queue).ok_or(ESTALE)
     }
 
     /// Calls `visit` for each queue. No queue can be added from now on.

@@ -29,7 +29,6 @@ use crate::{
     mmu::DmaControl,
     sys::{
         clock::{self, SECOND},
-        compat,
         iommu::Domain,
         irq_thread::{Handled, Handler},
         passage::Passage,
@@ -311,7 +310,7 @@ impl Gpu {
         if !domain.is_coherent() {
             let dev: &device::Device = this.function.as_ref();
             dev_err!(dev, "refused: its DMA does not snoop the CPU's caches\n");
-            return Err(compat::unsupported());
+            return Err(EOPNOTSUPP);
         }
         // The device may have been left running: a reset makes it forget everything.
         if locked.reset().is_err() {

@@ -13,7 +13,6 @@ use crate::{
     failure::Failure,
     logic::request,
     sys::{
-        compat,
         folios::Kind,
         uapi::{self, pinmap_alloc, pinmap_fail},
     },
@@ -29,7 +28,7 @@ impl Request for pinmap_alloc {
         let plan = plan.map_err(errno)?;
         let backend = context.device().backend();
         if plan.vram && !backend.has_vram() {
-            return Err(compat::unsupported().into());
+            return Err(EOPNOTSUPP.into());
         }
         context.check_caller()?;
         let show = |shown| MmapOffsets::add(context.mmap_offsets(), plan.span.length(), shown);

@@ -9,9 +9,9 @@ use crate::{
     claim::Claim,
     context::Context,
     failure::Failure,
+    module_parameters,
     sys::{
         account::Account,
-        compat,
         eventfd::EventFd,
         uapi::{
             self, pinmap_get_totals, pinmap_info, pinmap_reserved, pinmap_reset, pinmap_set_eventfd,
@@ -28,7 +28,7 @@ impl Request for pinmap_info {
         context.device().describe(context, self);
         self.out_memlock_limit = Account::limit().unwrap_or(u64::MAX);
         self.out_memlock_used = context.account().used();
-        self.out_max_registrations = compat::max_registrations();
+        self.out_max_registrations = module_parameters::max_registrations.value();
         self.out_registrations = context.registrations();
         Ok(Pending::Done)
     }
@@ -68,7 +68,7 @@ impl Request for pinmap_set_eventfd {
             uapi::PINMAP_SOURCE_VECTOR => {}
             uapi::PINMAP_SOURCE_EVENTS if self.index == 0 => {}
             uapi::PINMAP_SOURCE_EVENTS => return Err(EINVAL.into()),
-            _ => return Err(compat::unsupported().into()),
+            _ => return Err(EOPNOTSUPP.into()),
         }
         if self.fd < -1 {
             return Err(EBADF.into());
@@ -105,7 +105,7 @@ impl Request for pinmap_reset {
         check_flags(self.flags)?;
         let flat = context.device().flat()?;
         if !flat.can_reset() {
-            return Err(compat::unsupported().into());
+            return Err(EOPNOTSUPP.into());
         }
         let claim = Claim::new(context)?;
         flat.reset()?;

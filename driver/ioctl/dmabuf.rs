@@ -13,7 +13,7 @@ use crate::{
     logic::{request, span::Span},
     mapping::Memory,
     sys::{
-        cache, compat,
+        cache,
         dmabuf::{Exporter, Unpublished},
         uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
     },
@@ -67,7 +67,7 @@ impl Request for pinmap_import {
         context.check_caller()?;
         let (source, length) = dmabuf::Source::from_fd(self.fd)?;
         let export = source.exporter();
-        let pages = export.memory().map_err(|_| compat::stale())?;
+        let pages = export.memory().map_err(|_| ESTALE)?;
         let span = Span::new(0, length).map_err(errno)?;
         let write = export.is_writable();
         let backing = Backing::Import(pages, source.clone());

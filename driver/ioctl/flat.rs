@@ -5,13 +5,10 @@ use super::{pending::Pending, Request};
 use crate::{
     context::Context,
     failure::Failure,
-    sys::{
-        compat,
-        uapi::{
-            self, pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_queue_create,
-            pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
-            pinmap_queue_wait,
-        },
+    sys::uapi::{
+        self, pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_queue_create,
+        pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
+        pinmap_queue_wait,
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -22,7 +19,7 @@ macro_rules! unsupported {
             const NR: u32 = $nr;
 
             fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-                Err(compat::unsupported().into())
+                Err(EOPNOTSUPP.into())
             }
         }
     )*};

@@ -4,8 +4,6 @@
 #[cfg(pinmap_mirror)]
 use super::pending::{errno, Publish};
 use super::{pending::Pending, Request};
-#[cfg(not(pinmap_mirror))]
-use crate::sys::compat;
 #[cfg(pinmap_mirror)]
 use crate::{
     claim::Claim,
@@ -39,7 +37,7 @@ impl Request for pinmap_manage {
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(compat::unsupported().into())
+        Err(EOPNOTSUPP.into())
     }
 
     #[cfg(pinmap_mirror)]

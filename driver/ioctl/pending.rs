@@ -7,7 +7,6 @@ use crate::{
     context::{Context, Guest, ReservedHandle, SharedBuffers},
     failure::Failure,
     logic::Refusal,
-    sys::compat,
 };
 use core::mem;
 use kernel::{prelude::*, sync::Arc};
@@ -119,7 +118,7 @@ pub(super) fn errno(refusal: Refusal) -> Error {
     match refusal {
         Refusal::Invalid => EINVAL,
         Refusal::TooBig => E2BIG,
-        Refusal::Unsupported => compat::unsupported(),
+        Refusal::Unsupported => EOPNOTSUPP,
         Refusal::Overflow => EOVERFLOW,
     }
 }
@@ -129,7 +128,7 @@ pub(super) fn check_flags(flags: u32) -> Result {
     if flags == 0 {
         Ok(())
     } else {
-        Err(compat::unsupported())
+        Err(EOPNOTSUPP)
     }
 }
 

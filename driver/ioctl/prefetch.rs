@@ -9,8 +9,6 @@ use super::{
 use super::{pending::Pending, Request};
 #[cfg(pinmap_mirror)]
 use crate::logic::request;
-#[cfg(not(pinmap_mirror))]
-use crate::sys::compat;
 use crate::{
     context::Context,
     failure::Failure,
@@ -23,7 +21,7 @@ impl Request for pinmap_prefetch {
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(compat::unsupported().into())
+        Err(EOPNOTSUPP.into())
     }
 
     #[cfg(pinmap_mirror)]

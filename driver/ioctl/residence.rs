@@ -7,8 +7,6 @@ use super::{
     pending::errno,
 };
 use super::{pending::Pending, Request};
-#[cfg(not(pinmap_mirror))]
-use crate::sys::compat;
 use crate::{
     context::Context,
     failure::Failure,
@@ -30,7 +28,7 @@ impl Request for pinmap_advise {
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(compat::unsupported().into())
+        Err(EOPNOTSUPP.into())
     }
 
     #[cfg(pinmap_mirror)]
@@ -60,7 +58,7 @@ impl Request for pinmap_residency {
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(compat::unsupported().into())
+        Err(EOPNOTSUPP.into())
     }
 
     #[cfg(pinmap_mirror)]
@@ -90,14 +88,14 @@ impl Request for pinmap_statistics {
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(compat::unsupported().into())
+        Err(EOPNOTSUPP.into())
     }
 
     #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         context.device().gpu()?;
         if self.flags != 0 {
-            return Err(crate::sys::compat::unsupported().into());
+            return Err(EOPNOTSUPP.into());
         }
         context.managed_range(self.handle)?.describe(self);
         Ok(Pending::Done)
@@ -109,7 +107,7 @@ impl Request for pinmap_budget {
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(compat::unsupported().into())
+        Err(EOPNOTSUPP.into())
     }
 
     #[cfg(pinmap_mirror)]

@@ -25,7 +25,6 @@ use crate::{
     },
     sys::{
         clock::{self, MICROSECOND},
-        compat,
         hmm::{self, Leaf, Snapshot},
         migrate::{self, HomeFault},
         mirror::{Moment, GRANULE_PAGES},
@@ -158,7 +157,7 @@ fn refused(reason: u32, errno: Error) -> Failed {
 
 /// An atomic access to memory that stays on the host.
 fn refused_atomic() -> Failed {
-    refused(uapi::PINMAP_FAULT_ATOMIC, compat::unsupported())
+    refused(uapi::PINMAP_FAULT_ATOMIC, EOPNOTSUPP)
 }
 
 /// Whether an access, a `PINMAP_ACCESS_` value, needs a page that may be written.

@@ -4,7 +4,7 @@
 //! C headers: [`arch/x86/include/asm/set_memory.h`](srctree/arch/x86/include/asm/set_memory.h),
 //! [`arch/x86/include/asm/cacheflush.h`](srctree/arch/x86/include/asm/cacheflush.h).
 
-use super::{compat, helpers, pages::Pages, task};
+use super::{helpers, pages::Pages, task};
 use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
 use core::ptr;
 use kernel::{bindings, error::to_result, ffi, prelude::*};
@@ -90,7 +90,7 @@ pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
     }
     // SAFETY: No requirements.
     if !unsafe { helpers::pinmap_can_flush() } {
-        return Err(compat::unsupported());
+        return Err(EOPNOTSUPP);
     }
     let mut at = 0_u64;
     pages.each(&mut |run| {

@@ -6,9 +6,9 @@
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h).
 
-use super::{compat, helpers};
+use super::helpers;
 use core::marker::PhantomData;
-use kernel::{bindings, ffi, prelude::*, seq_file::SeqFile, sync::Arc};
+use kernel::{bindings, ffi, module::this_module, prelude::*, seq_file::SeqFile, sync::Arc};
 
 /// The module's directory. Dropping it removes the directory.
 pub(crate) struct Root(());
@@ -110,7 +110,7 @@ impl<T: Show<FILE>, const FILE: usize> Operations<T, FILE> {
     /// The operations. Their owner makes each open file hold the module, for a file can be released
     /// after it was removed.
     const TABLE: &'static Table = &Table(bindings::file_operations {
-        owner: compat::this_module().as_ptr(),
+        owner: this_module::<crate::LocalModule>().as_ptr(),
         open: Some(Self::open),
         read: Some(bindings::seq_read),
         llseek: Some(bindings::seq_lseek),

@@ -7,7 +7,7 @@
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h).
 
-use super::{compat, helpers, pages::Pages, vma::NewArea, work};
+use super::{helpers, pages::Pages, vma::NewArea, work};
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
     bindings,
@@ -17,7 +17,9 @@ use kernel::{
         file::{flags::O_RDWR, FileDescriptorReservation},
         File,
     },
-    impl_has_work, new_mutex, new_work,
+    impl_has_work,
+    module::this_module,
+    new_mutex, new_work,
     prelude::*,
     sync::{aref::ARef, Arc, Mutex},
     workqueue::{Work, WorkItem},
@@ -179,7 +181,7 @@ impl<T: Exporter> Shared<T> {
         )?;
         let info = bindings::dma_buf_export_info {
             exp_name: c"pinmap".as_char_ptr(),
-            owner: compat::this_module().as_ptr(),
+            owner: this_module::<crate::LocalModule>().as_ptr(),
             ops: &T::operations().0,
             size: usize::try_from(length).map_err(|_| EOVERFLOW)?,
             flags: if write { O_RDWR as ffi::c_int } else { 0 },
@@ -222,7 +224,7 @@ impl<T: Exporter> Shared<T> {
                 found
             })
         } else {
-            Err(compat::unsupported())
+            Err(EOPNOTSUPP)
         };
         // SAFETY: We were given the reference, and do not use it any more.
         unsafe { bindings::dma_buf_put(dma_buf) };
@@ -255,7 +257,7 @@ impl<T: Exporter> Shared<T> {
         // SAFETY: The dma-buf core passes a valid attachment.
         let can_let_go = unsafe { bindings::dma_buf_attach_revocable(attachment) };
         if self.exporter.is_revocable() && !can_let_go {
-            return Err(compat::unsupported());
+            return Err(EOPNOTSUPP);
         }
         self.exporter.memory().map(|_| ())
     }

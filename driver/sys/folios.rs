@@ -7,7 +7,7 @@
 use super::{
     account::Charge,
     cache::Combined,
-    compat, helpers,
+    helpers,
     pages::{block_of, Pages, BLOCK},
     task,
 };
@@ -70,7 +70,7 @@ impl Folios {
     pub(crate) fn new(pages: u64, kind: Kind, charge: Charge) -> Result<Self> {
         let node = kind.node()?;
         if kind.write_combined && !Combined::is_possible() {
-            return Err(compat::unsupported());
+            return Err(EOPNOTSUPP);
         }
         // SAFETY: No requirements.
         let (huge, all) = unsafe { (helpers::pinmap_huge_order(), helpers::pinmap_total_pages()) };

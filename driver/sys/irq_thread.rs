@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Message-signalled interrupts that the driver handles, in threads.
 //!
-//! `kernel::irq` ties interrupts to the lifetime of the binding, but only since 7.3.
+//! `kernel::irq` needs vectors of a `kernel::pci` driver, which this one is not (see `pci.rs`).
 //!
 //! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).

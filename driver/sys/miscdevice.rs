@@ -2,14 +2,14 @@
 //! Character devices that user space opens.
 //!
 //! `kernel::miscdevice` has neither `poll`, nor `read` without an iterator, nor a mode, nor a
-//! parent; and on 7.2 its files do not hold the module.
+//! parent.
 //!
 //! C headers: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h),
 //! [`include/linux/fs.h`](srctree/include/linux/fs.h).
 
 use super::{
     attributes::{self, Attribute},
-    compat, helpers,
+    helpers,
     vma::{NewArea, Views},
     wait::WaitQueue,
 };
@@ -19,6 +19,7 @@ use kernel::{
     bindings, device,
     error::{from_result, to_result},
     ffi,
+    module::this_module,
     prelude::*,
     seq_file::SeqFile,
     str::CString,
@@ -245,7 +246,7 @@ impl<T: Files> Operations<T> {
     pub(crate) const fn new() -> Self {
         Self {
             table: bindings::file_operations {
-                owner: compat::this_module().as_ptr(),
+                owner: this_module::<crate::LocalModule>().as_ptr(),
                 open: Some(Self::open),
                 release: Some(Self::release),
                 unlocked_ioctl: Some(Self::ioctl),

@@ -14,7 +14,6 @@ pub(crate) mod cache;
 pub(crate) mod cgroup;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
-pub(crate) mod compat;
 pub(crate) mod debugfs;
 #[cfg(pinmap_mirror)]
 pub(crate) mod device_private;

@@ -2,17 +2,19 @@
 //! PCI functions and their drivers.
 //!
 //! `kernel::pci` cannot register a driver that manages its own DMA, has no ids of its own, and is
-//! told about shutdown and suspend. On 7.2 it also looks a dynamic id up in the driver's id table.
+//! told about shutdown and suspend.
 //!
 //! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
-use super::{compat, helpers, uapi};
+use super::{helpers, uapi};
 use crate::logic::{msix::Msix, span::Span};
 use core::pin::Pin;
 use kernel::{
     bindings, device,
     error::{from_result, to_result},
-    ffi, pci,
+    ffi,
+    module::this_module,
+    pci,
     prelude::*,
     sync::{aref::ARef, Arc},
     types::{ForeignOwnable, Opaque},
@@ -338,7 +340,7 @@ impl<T: Driver> Registration<T> {
                     slot.write(driver);
                     bindings::__pci_register_driver(
                         slot,
-                        compat::this_module().as_ptr(),
+                        this_module::<crate::LocalModule>().as_ptr(),
                         T::NAME.as_char_ptr().cast(),
                     )
                 })

@@ -55,18 +55,18 @@ impl NewArea<'_> {
 
     /// Whether the mapping is MAP_SHARED.
     pub(crate) fn is_shared(&self) -> bool {
-        // SAFETY: Valid by the type invariants.
-        unsafe { helpers::pinmap_vma_is_shared(self.area.as_ptr()) }
+        // `VM_SHARED` is not set for a file that was opened read-only.
+        self.flags() & bindings::VM_MAYSHARE != 0
     }
 
     /// Whether the mapping is PROT_EXEC.
     pub(crate) fn is_executable(&self) -> bool {
-        self.flags() & bindings::VM_EXEC as bindings::vm_flags_t != 0
+        self.flags() & bindings::VM_EXEC != 0
     }
 
     /// Whether the mapping is PROT_WRITE.
     pub(crate) fn is_writable(&self) -> bool {
-        self.flags() & bindings::VM_WRITE as bindings::vm_flags_t != 0
+        self.flags() & bindings::VM_WRITE != 0
     }
 
     /// Forbids that the area ever becomes writable.

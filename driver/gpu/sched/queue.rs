@@ -27,7 +27,6 @@ use crate::{
     stats::Stats,
     sys::{
         clock::{self, MILLISECOND},
-        compat,
         eventfd::EventFd,
         folios::Folios,
         uapi::{self, pinmap_event},
@@ -401,7 +400,7 @@ impl Queue {
                 return end(Err(ENODEV));
             }
             if state.closed {
-                return end(Err(compat::stale()));
+                return end(Err(ESTALE));
             }
             if state.stop.is_some() {
                 return end(Err(EIO));

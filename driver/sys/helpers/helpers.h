@@ -25,13 +25,6 @@
 #include <linux/sched/user.h>
 #include <linux/sysfs.h>
 
-/* Userfaultfd is told of each access. Linux 7.2 does not have this. */
-#ifdef VM_UFFD_RWP
-#define PINMAP_UFFD_RWP VM_UFFD_RWP
-#else
-#define PINMAP_UFFD_RWP VM_NONE
-#endif
-
 /* account.rs */
 unsigned long pinmap_memlock_limit(void);
 struct user_struct *pinmap_get_current_user(void);
@@ -382,7 +375,6 @@ enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
 	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
 };
-bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
 void pinmap_vma_of_file(struct vm_area_struct *vma);
 void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);

@@ -37,7 +37,7 @@ static void pinmap_censor_vma(const struct vm_area_struct *vma, unsigned long st
 	unsigned long at = max(vma->vm_start, start), last = min(vma->vm_end, end);
 	bool secret = pinmap_is_secret(vma);
 
-	if (!secret && !(vma->vm_flags & (VM_SHADOW_STACK | VM_MIXEDMAP | PINMAP_UFFD_RWP)))
+	if (!secret && !(vma->vm_flags & (VM_SHADOW_STACK | VM_MIXEDMAP | VM_UFFD_RWP)))
 		return;
 	for (; at < last; at += PAGE_SIZE) {
 		unsigned long *leaf = &leaves[(at - start) >> PAGE_SHIFT];
@@ -51,7 +51,7 @@ static void pinmap_censor_vma(const struct vm_area_struct *vma, unsigned long st
 		 * HMM does not see whether userfaultfd is to be told of an access. Faulted in, it
 		 * is.
 		 */
-		else if ((vma->vm_flags & PINMAP_UFFD_RWP) && (*leaf & HMM_PFN_VALID) &&
+		else if ((vma->vm_flags & VM_UFFD_RWP) && (*leaf & HMM_PFN_VALID) &&
 			 is_device_private_page(hmm_pfn_to_page(*leaf)))
 			*leaf = 0;
 	}
@@ -119,8 +119,7 @@ int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int p
 /*
  * Faults in the page at @addr, and up to @most behind it that would be alike: fewer, but not fewer
  * than @least, if others wait for the mmap lock. Returns how many of those behind. Unlike
- * hmm_range_fault(), fixup_user_fault() can be killed while it waits for a file or a userfaultfd,
- * in all kernels.
+ * hmm_range_fault(), fixup_user_fault() can be killed while it waits for a file or a userfaultfd.
  */
 int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int least,
 		    unsigned int most)

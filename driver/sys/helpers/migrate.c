@@ -67,7 +67,7 @@ static bool pinmap_can_leave(struct vm_area_struct *vma)
 static bool pinmap_can_migrate(struct vm_area_struct *vma)
 {
 	return pinmap_can_leave(vma) && !(vma->vm_flags & (VM_SHADOW_STACK | VM_LOCKED |
-							   VM_MERGEABLE | PINMAP_UFFD_RWP));
+							   VM_MERGEABLE | VM_UFFD_RWP));
 }
 
 /*

@@ -3,15 +3,6 @@
 #include <linux/mm.h>
 #include "helpers.h"
 
-/*
- * VM_SHARED is not set for a file opened read-only, so VM_MAYSHARE is asked; its binding is wrong
- * on 7.2.
- */
-bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
-{
-	return vma->vm_flags & VM_MAYSHARE;
-}
-
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
 {
 	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
