@@ -22,14 +22,14 @@ struct uffdio_rwprotect {
 };
 #endif
 
-static int new(void *addr, size_t length, uint64_t mode, uint64_t features)
+static int new(void *addr, size_t length, int flags, uint64_t mode, uint64_t features)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
 	struct uffdio_register range = {
 		.range = { .start = (uintptr_t)addr, .len = length },
 		.mode = mode,
 	};
-	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags);
 
 	if (uffd < 0)
 		SKIP("the kernel has no userfaultfd: %s", error_name(errno));
@@ -41,12 +41,17 @@ static int new(void *addr, size_t length, uint64_t mode, uint64_t features)
 
 int uffd_new(void *addr, size_t length)
 {
-	return new(addr, length, UFFDIO_REGISTER_MODE_MISSING, 0);
+	return new(addr, length, 0, UFFDIO_REGISTER_MODE_MISSING, 0);
+}
+
+int uffd_new_user_mode(void *addr, size_t length)
+{
+	return new(addr, length, UFFD_USER_MODE_ONLY, UFFDIO_REGISTER_MODE_MISSING, 0);
 }
 
 int uffd_new_protect(void *addr, size_t length)
 {
-	return new(addr, length, UFFDIO_REGISTER_MODE_WP, UFFD_FEATURE_PAGEFAULT_FLAG_WP);
+	return new(addr, length, 0, UFFDIO_REGISTER_MODE_WP, UFFD_FEATURE_PAGEFAULT_FLAG_WP);
 }
 
 bool uffd_touched(int uffd)
@@ -91,7 +96,7 @@ void uffd_protect(int uffd, void *addr, size_t length, bool protect)
 
 int uffd_new_access(void *addr, size_t length)
 {
-	return new(addr, length, UFFDIO_REGISTER_MODE_RWP, UFFD_FEATURE_RWP);
+	return new(addr, length, 0, UFFDIO_REGISTER_MODE_RWP, UFFD_FEATURE_RWP);
 }
 
 void uffd_forbid(int uffd, void *addr, size_t length, bool forbid)

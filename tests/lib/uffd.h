@@ -11,6 +11,9 @@
 /* Makes a descriptor for missing pages; the range must not be populated. */
 int uffd_new(void *addr, size_t length);
 
+/* As uffd_new(), but for touches in user mode alone: any other one fails. */
+int uffd_new_user_mode(void *addr, size_t length);
+
 /* Waits until somebody touches this page. */
 void uffd_await(int uffd, const void *page);
 
@@ -26,7 +29,7 @@ void uffd_protect(int uffd, void *addr, size_t length, bool protect);
 
 /*
  * Makes pages inaccessible, so that each access is told, or lifts that; the range needs
- * uffd_new_access(). Linux 7.3 is the first with it.
+ * uffd_new_access().
  */
 int uffd_new_access(void *addr, size_t length);
 void uffd_forbid(int uffd, void *addr, size_t length, bool forbid);

@@ -2219,8 +2219,8 @@ enum pinmap_access {
  * @PINMAP_FAULT_POISON: the hardware has lost the page
  * @PINMAP_FAULT_MEMORY: the kernel is out of memory, or the memory cgroup is
  *                       at its limit
- * @PINMAP_FAULT_USERFAULTFD: userfaultfd is to serve the page, and this kernel
- *                            does not let a driver wait for it
+ * @PINMAP_FAULT_USERFAULTFD: userfaultfd is to serve the page, but not for a
+ *                            device (UFFD_USER_MODE_ONLY, UFFD_FEATURE_SIGBUS)
  * @PINMAP_FAULT_EXITED: the program's address space has ended
  * @PINMAP_FAULT_ATOMIC: an atomic access to managed memory that cannot be in
  *                       the device's memory, where no access of the CPU could

@@ -129,7 +129,8 @@ pub enum FaultReason {
     Poison,
     /// The kernel is out of memory, or the memory cgroup is at its limit.
     Memory,
-    /// Userfaultfd is to serve the page, and this kernel does not let a driver wait for it.
+    /// Userfaultfd is to serve the page, but not for a device (`UFFD_USER_MODE_ONLY`,
+    /// `UFFD_FEATURE_SIGBUS`).
     Userfaultfd,
     /// The program's address space has ended.
     Exited,
@@ -173,9 +174,7 @@ impl fmt::Display for FaultReason {
             Self::File => "it is behind the end of its file, or the file could not be read",
             Self::Poison => "the hardware has lost that page",
             Self::Memory => "the kernel had no memory for it, or its memory cgroup is at its limit",
-            Self::Userfaultfd => {
-                "userfaultfd is to fill that page, and this kernel lets no driver wait for it"
-            }
+            Self::Userfaultfd => "userfaultfd is to fill that page, but not for a device",
             Self::Exited => "the program's memory is gone",
             Self::Atomic => "the memory cannot be on the device, where the CPU cannot come between",
             Self::Other(number) => return write!(f, "reason {number} of a newer driver"),

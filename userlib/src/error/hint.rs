@@ -228,7 +228,8 @@ pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
              `MemoryMax=` in the service's systemd unit)"
         }
         FaultReason::Userfaultfd => {
-            "touch the memory before the device does, or use Linux 7.3 or newer"
+            "touch the memory before the device does, or use a userfaultfd without \
+             `UFFD_USER_MODE_ONLY` and `UFFD_FEATURE_SIGBUS`"
         }
         FaultReason::Atomic => {
             "use private anonymous memory that is not locked or pinned, or register it and keep \

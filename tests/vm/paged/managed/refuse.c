@@ -10,6 +10,7 @@
 #include "pci.h"
 #include "pins.h"
 #include "process.h"
+#include "uffd.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -118,6 +119,19 @@ TEST(behind_the_end_of_a_file)
 	CHECK_STOPPED(&queue, memory + 3 * PAGE, PINMAP_ACCESS_WRITE, PINMAP_FAULT_FILE);
 	CHECK(bytes_are(memory, 3 * PAGE, 0x33));
 	CHECK_READ_REFUSED(fd, memory + 7 * PAGE, FILE);
+}
+
+/* Pages that userfaultfd serves in user mode alone. */
+TEST(userfaultfd_of_user_mode)
+{
+	char *memory = SYS(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+	int fd = open_gpu(), uffd = uffd_new_user_mode(memory, 4 * PAGE);
+
+	manage_all(fd);
+	CHECK_READ_REFUSED(fd, memory + PAGE, USERFAULTFD);
+	CHECK_WRITE_REFUSED(fd, memory + PAGE, USERFAULTFD);
+	CHECK(!uffd_touched(uffd));
 }
 
 /* The guard below a stack is what it is for the program, whose stack does not grow for a device. */
