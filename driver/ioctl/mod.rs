@@ -86,12 +86,11 @@ struct Command {
     run: fn(&Arc<Context>, &mut [u64], UserPtr) -> Result,
 }
 
-/// Room for any of the structs, and for most of them; aligned for all.
-type Large = [MaybeUninit<u64>; 64];
-type Small = [MaybeUninit<u64>; 16];
+/// Room for any of the structs, aligned for all.
+type Room = [MaybeUninit<u64>; 64];
 
 const fn command<T: Request>() -> Command {
-    assert!(size_of::<T>() <= size_of::<Large>());
+    assert!(size_of::<T>() <= size_of::<Room>());
     Command {
         number: _IO(uapi::PINMAP_IOCTL_TYPE, T::NR),
         size: size_of::<T>(),
@@ -176,38 +175,14 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], argument: UserPtr
 
 /// Dispatches an ioctl: the only code that touches the pointer that user space passed. A result is
 /// published only after the caller has been told.
-#[inline(always)] // It has one caller.
 pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
     let row = TABLE
         .iter()
         .find(|row| row.number == command)
         .ok_or(ENOTTY)?;
 
-    // Most structs are small, and the stack is, too.
-    if row.size <= size_of::<Small>() {
-        let mut room: Small = [const { MaybeUninit::uninit() }; 16];
-        exchange(context, row, argument, &mut room)
-    } else {
-        exchange_large(context, row, argument)
-    }
-}
-
-/// Like [`exchange`], with more room on the stack.
-#[inline(never)]
-fn exchange_large(context: &Arc<Context>, row: &Command, argument: UserPtr) -> Result {
-    let mut room: Large = [const { MaybeUninit::uninit() }; 64];
-    exchange(context, row, argument, &mut room)
-}
-
-/// Reads the caller's struct into `room`, and runs the command.
-#[inline(always)]
-fn exchange(
-    context: &Arc<Context>,
-    row: &Command,
-    argument: UserPtr,
-    room: &mut [MaybeUninit<u64>],
-) -> Result {
-    let (buffer, tail) = user::read_struct(argument, row.size, room, |given| {
+    let mut room: Room = [const { MaybeUninit::uninit() }; 64];
+    let (buffer, tail) = user::read_struct(argument, row.size, &mut room, |given| {
         size::tail(given, row.size).map_err(pending::errno)
     })?;
     if tail != 0 {
@@ -218,7 +193,6 @@ fn exchange(
 }
 
 /// Fails with `E2BIG` if one of the `left` bytes behind the `known` ones is not zero.
-#[cold]
 fn check_tail(argument: UserPtr, known: usize, mut left: usize) -> Result {
     let mut reader = UserSlice::new(argument, known.saturating_add(left)).reader();
     reader.skip(known)?;
