@@ -20,7 +20,8 @@ use crate::{
     },
     mmu::{DmaControl, Entries, Mmu},
     spans::{SpanNodes, Spans},
-    sys::{account::Account, iommu::Domain, uapi},
+    sys::{iommu::Domain, task::account::Account},
+    uapi,
 };
 use kernel::{
     new_mutex,

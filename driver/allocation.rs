@@ -4,8 +4,8 @@
 use crate::{
     failure::Failure,
     sys::{
-        account::{Account, Charge},
-        folios::{Folios, Kind},
+        mm::folios::{Folios, Kind},
+        task::account::{Account, Charge},
     },
 };
 use kernel::{prelude::*, sync::Arc};

@@ -16,16 +16,21 @@ use crate::{
     module_parameters,
     stats::{self, Stat, Stats, Totals},
     sys::{
-        account::Account,
-        debugfs::{Listing, Root},
+        fs::{
+            debugfs::{Listing, Root},
+            miscdevice::Node,
+        },
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
-        miscdevice::Node,
+        mm::vma::Views,
         pci::{self, Enabled, Function},
-        process, task,
-        uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
-        vma::Views,
-        work::{self, Queues},
+        task,
+        task::{
+            account::Account,
+            process,
+            work::{self, Queues},
+        },
     },
+    uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
 };
 use kernel::{
     device, impl_has_work, new_mutex, new_work,

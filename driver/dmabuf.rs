@@ -9,10 +9,8 @@
 
 use crate::{
     sys::{
-        dmabuf::{Exporter, Operations, Shared, Unpublished},
-        folios::Folios,
-        pages::Pages,
-        vma::NewArea,
+        fs::dmabuf::{Exporter, Operations, Shared, Unpublished},
+        mm::{folios::Folios, pages::Pages, vma::NewArea},
     },
     view::{FileView, HostView},
 };

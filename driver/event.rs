@@ -11,11 +11,13 @@ use crate::{
     generations::Generations,
     stats::Stats,
     sys::{
-        eventfd::EventFd,
-        miscdevice::{HUNG_UP, READABLE},
-        uapi::{self, pinmap_event},
-        wait::WaitQueue,
+        fs::{
+            eventfd::EventFd,
+            miscdevice::{HUNG_UP, READABLE},
+        },
+        task::wait::WaitQueue,
     },
+    uapi::{self, pinmap_event},
 };
 use kernel::{
     new_spinlock,

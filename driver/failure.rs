@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Failures: an errno, and the detail that REGISTER and some other calls answer with it.
 
-use crate::sys::{
-    account::OverLimit,
-    iommu::NoTables,
+use crate::{
+    sys::{iommu::NoTables, task::account::OverLimit},
     uapi::{self, pinmap_fail},
 };
 use kernel::{alloc::AllocError, prelude::*};

@@ -7,10 +7,12 @@ use crate::{
     device::Device,
     ioctl, show,
     sys::{
-        attributes::Attribute,
-        miscdevice::{Files, Operations},
-        vma::{Faults, NewArea, Views},
-        wait::WaitQueue,
+        fs::{
+            attributes::Attribute,
+            miscdevice::{Files, Operations},
+        },
+        mm::vma::{Faults, NewArea, Views},
+        task::wait::WaitQueue,
     },
     view,
 };

@@ -9,7 +9,7 @@ use crate::{
     allocation,
     failure::Failure,
     logic::PAGE_SIZE,
-    sys::{account::Account, folios::Folios},
+    sys::{mm::folios::Folios, task::account::Account},
     view::{MmapOffset, MmapOffsets, MmapSource},
 };
 use kernel::{

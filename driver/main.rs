@@ -84,6 +84,7 @@ mod stats;
 mod sys;
 #[forbid(unsafe_code)]
 mod trace;
+mod uapi;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")

@@ -24,7 +24,7 @@ use crate::{
     mmu::{DmaControl, Entries},
     sys::{
         iommu::{Gather, Mapped},
-        pages::Pages,
+        mm::pages::Pages,
     },
 };
 use kernel::{prelude::*, sync::Arc};

@@ -13,7 +13,7 @@ use crate::{
         pte::{self, Access},
         span::Span,
     },
-    sys::account::Charge,
+    sys::task::account::Charge,
 };
 use core::mem;
 use kernel::{

@@ -9,17 +9,16 @@ use crate::{
     module_parameters,
     stats::Stat,
     sys::{
-        attributes::Attribute,
-        debugfs::{Show, BUFFERS, MANAGED, RANGES},
+        fs::{
+            attributes::Attribute,
+            debugfs::{Show, BUFFERS, MANAGED, RANGES},
+        },
         task,
-        uapi::{self, pinmap_total},
     },
+    uapi::{self, pinmap_total},
 };
 #[cfg(pinmap_mirror)]
-use crate::{
-    managed::range::Range as ManagedRange,
-    sys::uapi::{pinmap_run, pinmap_statistics},
-};
+use crate::{managed::range::Range as ManagedRange, uapi::pinmap_run, uapi::pinmap_statistics};
 use kernel::{prelude::*, seq_file::SeqFile, seq_print};
 
 const KIB: u64 = 1024;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Statistics: how much contexts have, for fdinfo, debugfs, tracepoints and GET_TOTALS.
 //!
-//! Nothing is decided by these numbers; what is charged against limits is in `sys/account.rs`. A
-//! [`StatGuard`] counts something for as long as that lives, in its context. Those of a device are
-//! added up when somebody asks for them; only faults, which stay counted when a context has ended,
-//! are counted in the device as well.
+//! Nothing is decided by these numbers; what is charged against limits is in
+//! `sys/task/account.rs`. A [`StatGuard`] counts something for as long as that lives, in its
+//! context. Those of a device are added up when somebody asks for them; only faults, which stay
+//! counted when a context has ended, are counted in the device as well.
 
 #[cfg(not(pinmap_flat))]
-use crate::sys::clock;
-use crate::sys::uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total};
+use crate::sys::task::clock;
+use crate::uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total};
 use core::fmt;
 use kernel::{
     prelude::*,

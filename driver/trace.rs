@@ -4,12 +4,12 @@
 use crate::{
     logic::{contiguity::Contiguity, PAGE_SIZE},
     stats::Stats,
-    sys::trace::{self, Record},
+    sys::fs::trace::{self, Record},
 };
 #[cfg(not(pinmap_flat))]
 use kernel::error::Error;
 
-pub(crate) use crate::sys::trace::Tracepoint;
+pub(crate) use crate::sys::fs::trace::Tracepoint;
 
 /// The part of a record that is about a buffer.
 #[derive(Default)]

@@ -7,7 +7,7 @@
 
 use crate::{
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
-    sys::{
+    sys::mm::{
         folios::Folios,
         memfd::PinnedFile,
         pages::Pages,

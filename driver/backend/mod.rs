@@ -16,11 +16,11 @@ use crate::{
     mapping::VramRange,
     mmu::DmaControl,
     sys::{
-        account::Account,
         iommu::Domain,
         pci::{Function, Locked},
-        uapi::{self, pinmap_info},
+        task::account::Account,
     },
+    uapi::{self, pinmap_info},
     view::DevicePages,
 };
 use kernel::{prelude::*, sync::Arc};

@@ -15,12 +15,11 @@
 use crate::{
     logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
     sys::{
-        eventfd::EventFd,
-        gate::Gate,
-        irq_eventfd::Vectors,
-        pci::{Bar, Function},
-        uapi::{self, pinmap_info},
+        fs::eventfd::EventFd,
+        pci::{irq_eventfd::Vectors, Bar, Function},
+        task::gate::Gate,
     },
+    uapi::{self, pinmap_info},
 };
 use kernel::{
     new_mutex,

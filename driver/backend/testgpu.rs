@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The test GPU: an implementation of [`Hardware`], written from `tests/testgpu/MANUAL.md`.
 
+#[cfg(pinmap_mirror)]
+use crate::{gpu::hardware::PageCopy, gpu::hardware::Way, sys::mm::new_page::NewPage};
 use crate::{
     gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
     logic::{
@@ -8,16 +10,11 @@ use crate::{
         span::Span,
         PAGE_SHIFT, PAGE_SIZE,
     },
-    sys::{
+    sys::pci::{
         mmio::{Caching, Window},
-        pci::{Bar, Function},
-        uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
+        Bar, Function,
     },
-};
-#[cfg(pinmap_mirror)]
-use crate::{
-    gpu::hardware::{PageCopy, Way},
-    sys::migrate::NewPage,
+    uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::{
     new_mutex,

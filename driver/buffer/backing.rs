@@ -8,7 +8,8 @@ use crate::{
     logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
     stats::StatGuard,
-    sys::{folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
+    sys::mm::{folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages},
+    uapi,
     view::{FileView, MmapOffset},
 };
 use kernel::{

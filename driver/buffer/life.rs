@@ -7,12 +7,9 @@ use crate::{
     failure::Failure,
     logic::{contiguity::Contiguity, request::Target},
     stats::{Stat, StatGuard},
-    sys::{
-        gup::PinnedRuns,
-        uapi::{self, pinmap_event},
-        work,
-    },
+    sys::{mm::gup::PinnedRuns, task::work},
     trace::{Details, Timed, Tracepoint},
+    uapi::{self, pinmap_event},
 };
 use core::mem;
 use kernel::{

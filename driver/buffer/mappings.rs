@@ -10,8 +10,9 @@ use crate::{
     mapping::Mapping,
     mmu::Entries,
     stats::{Stat, StatGuard, Stats},
-    sys::{iommu::Gather, task, uapi, work},
+    sys::{iommu::Gather, task, task::work},
     trace::{Details, Timed, Tracepoint},
+    uapi,
 };
 use core::mem::MaybeUninit;
 use kernel::{prelude::*, sync::Arc};

@@ -28,8 +28,12 @@ use crate::{
     logic::{request::RegisterPlan, span::Span, suspect::Suspect},
     mmu::DmaControl,
     stats::{Stat, StatGuard, Stats},
-    sys::{account::Account, memfd::PinnedFile, uapi, watch::Interval},
+    sys::{
+        mm::{memfd::PinnedFile, watch::Interval},
+        task::account::Account,
+    },
     trace::{Details, Timed},
+    uapi,
 };
 use kernel::{
     list::{AtomicTracker, ListLinks},

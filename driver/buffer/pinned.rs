@@ -5,11 +5,14 @@ use crate::{
     failure::Failure,
     logic::{span::Span, PAGE_SIZE},
     sys::{
-        account::{Account, Charge},
-        gup::{self, Chunk, PinnedRuns},
-        memfd::{MemoryFile, PinnedFile},
-        task, uapi,
+        mm::{
+            gup::{self, Chunk, PinnedRuns},
+            memfd::{MemoryFile, PinnedFile},
+        },
+        task,
+        task::account::{Account, Charge},
     },
+    uapi,
 };
 use kernel::{
     prelude::*,

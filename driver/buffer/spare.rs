@@ -9,7 +9,7 @@
 use super::{mappings::MappedAt, Buffer, State};
 use crate::{
     logic::{request::RegisterPlan, suspect::Suspect},
-    sys::gup::PinnedRuns,
+    sys::mm::gup::PinnedRuns,
 };
 use core::{
     mem::{self, MaybeUninit},

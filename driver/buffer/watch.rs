@@ -17,10 +17,11 @@ use super::{Backing, Buffer, Kit, State};
 use crate::{
     logic::span::Span,
     sys::{
-        presence::Finding,
-        wait::WaitQueue,
-        watch::{Interval, Watch, Watcher},
-        work,
+        mm::{
+            presence::Finding,
+            watch::{Interval, Watch, Watcher},
+        },
+        task::{wait::WaitQueue, work},
     },
 };
 use kernel::{

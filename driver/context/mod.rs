@@ -19,7 +19,7 @@ use crate::{
     device::Device,
     event::EventQueue,
     stats::Stats,
-    sys::{account::Account, process::Process},
+    sys::task::{account::Account, process::Process},
     view::MmapOffsets,
 };
 use kernel::{

@@ -18,7 +18,7 @@ use crate::{
     managed::{self, range::Range as ManagedRange, Managed, Managing},
     stats::Stat,
 };
-use crate::{failure::Failure, logic::span::Span, stats::StatGuard, sys::uapi::PINMAP_FAIL_WINDOW};
+use crate::{failure::Failure, logic::span::Span, stats::StatGuard, uapi::PINMAP_FAIL_WINDOW};
 #[cfg(pinmap_mirror)]
 use kernel::sync::Arc;
 use kernel::{

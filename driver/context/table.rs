@@ -23,7 +23,8 @@ use crate::{
         span::Span,
     },
     module_parameters,
-    sys::{iommu::Gather, task, uapi},
+    sys::{iommu::Gather, task},
+    uapi,
 };
 use core::mem;
 use kernel::{

@@ -3,7 +3,7 @@
 //! closed.
 
 use super::{close, member::Member, mmu::vm::Vm, Gpu};
-use crate::{address_space::AddressSpace, sys::account::Account};
+use crate::{address_space::AddressSpace, sys::task::account::Account};
 use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
 
 impl Gpu {

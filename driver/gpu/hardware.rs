@@ -2,14 +2,14 @@
 //! The interface to one paged device.
 
 #[cfg(pinmap_mirror)]
-use crate::sys::migrate::NewPage;
+use crate::sys::mm::new_page::NewPage;
 use crate::{
     gpu::mmu::pager::Area,
     logic::{
         pte::{Format, Memory},
         span::Span,
     },
-    sys::uapi::{pinmap_gpu_counters, pinmap_gpu_info},
+    uapi::{pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::prelude::*;
 

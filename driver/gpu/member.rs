@@ -11,7 +11,7 @@ use crate::{
     allocation,
     failure::Failure,
     logic::handle::{Absent, Counter},
-    sys::account::Account,
+    sys::task::account::Account,
 };
 use kernel::{
     new_mutex,

@@ -28,14 +28,18 @@ use crate::{
     logic::{burst::Burst, slots::Order},
     mmu::DmaControl,
     sys::{
-        clock::{self, SECOND},
         iommu::Domain,
-        irq_thread::{Handled, Handler},
-        passage::Passage,
-        pci::{Function, Locked},
-        thread::Thread,
-        uapi::{pinmap_gpu_counters, pinmap_gpu_info},
+        pci::{
+            irq_thread::{Handled, Handler},
+            Function, Locked,
+        },
+        task::{
+            clock::{self, SECOND},
+            passage::Passage,
+            thread::Thread,
+        },
     },
+    uapi::{pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::{
     device, new_condvar, new_mutex, new_spinlock,

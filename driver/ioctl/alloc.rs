@@ -12,10 +12,8 @@ use crate::{
     context::Context,
     failure::Failure,
     logic::request,
-    sys::{
-        folios::Kind,
-        uapi::{self, pinmap_alloc, pinmap_fail},
-    },
+    sys::mm::folios::Kind,
+    uapi::{self, pinmap_alloc, pinmap_fail},
     view::{MmapOffsets, MmapSource},
 };
 use kernel::{prelude::*, sync::Arc};

@@ -10,11 +10,9 @@ use crate::{
     context::{Context, ReservedBuffers},
     failure::Failure,
     logic::request::{self, RegisterArgs, RegisterPlan},
-    sys::{
-        task,
-        uapi::{
-            self, pinmap_fail, pinmap_register_buffers, pinmap_registration, pinmap_release_buffers,
-        },
+    sys::task,
+    uapi::{
+        self, pinmap_fail, pinmap_register_buffers, pinmap_registration, pinmap_release_buffers,
     },
 };
 use core::mem;

@@ -10,12 +10,9 @@ use crate::{
     context::Context,
     failure::Failure,
     module_parameters,
-    sys::{
-        account::Account,
-        eventfd::EventFd,
-        uapi::{
-            self, pinmap_get_totals, pinmap_info, pinmap_reserved, pinmap_reset, pinmap_set_eventfd,
-        },
+    sys::{fs::eventfd::EventFd, task::account::Account},
+    uapi::{
+        self, pinmap_get_totals, pinmap_info, pinmap_reserved, pinmap_reset, pinmap_set_eventfd,
     },
 };
 use kernel::{prelude::*, sync::Arc};

@@ -13,10 +13,10 @@ use crate::{
     logic::{request, span::Span},
     mapping::Memory,
     sys::{
-        cache,
-        dmabuf::{Exporter, Unpublished},
-        uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
+        fs::dmabuf::{Exporter, Unpublished},
+        mm::cache,
     },
+    uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
 };
 use kernel::{prelude::*, sync::Arc};
 

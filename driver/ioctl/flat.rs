@@ -5,7 +5,7 @@ use super::{pending::Pending, Request};
 use crate::{
     context::Context,
     failure::Failure,
-    sys::uapi::{
+    uapi::{
         self, pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_queue_create,
         pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
         pinmap_queue_wait,

@@ -9,7 +9,7 @@ use crate::{
     context::Context,
     failure::Failure,
     logic::PAGE_SIZE,
-    sys::uapi::{self, pinmap_generations},
+    uapi::{self, pinmap_generations},
 };
 use kernel::{prelude::*, sync::Arc};
 

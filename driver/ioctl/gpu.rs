@@ -9,7 +9,7 @@ use crate::{
     context::Context,
     failure::Failure,
     gpu::{member::Member, Gpu},
-    sys::uapi::{self, pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk},
+    uapi::{self, pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk},
 };
 use kernel::{prelude::*, sync::Arc};
 

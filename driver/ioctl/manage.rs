@@ -14,7 +14,7 @@ use crate::{
 use crate::{
     context::Context,
     failure::Failure,
-    sys::uapi::{self, pinmap_fail, pinmap_manage},
+    uapi::{self, pinmap_fail, pinmap_manage},
 };
 use kernel::{prelude::*, sync::Arc};
 

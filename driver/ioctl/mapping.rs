@@ -10,7 +10,7 @@ use crate::{
     context::{Context, SharedBuffers},
     failure::Failure,
     logic::request,
-    sys::uapi::{self, pinmap_fail, pinmap_map, pinmap_unmap},
+    uapi::{self, pinmap_fail, pinmap_map, pinmap_unmap},
 };
 use kernel::{prelude::*, sync::Arc};
 

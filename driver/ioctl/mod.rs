@@ -14,18 +14,16 @@ use crate::{
     context::Context,
     failure::Failure,
     logic::size,
-    sys::{
-        uapi::{
-            self, pinmap_advise, pinmap_alloc, pinmap_budget, pinmap_export, pinmap_fail,
-            pinmap_generations, pinmap_get_totals, pinmap_gpu_counters, pinmap_gpu_info,
-            pinmap_gpu_walk, pinmap_import, pinmap_info, pinmap_manage, pinmap_map,
-            pinmap_prefetch, pinmap_preflight, pinmap_query, pinmap_queue_create,
-            pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
-            pinmap_queue_wait, pinmap_register, pinmap_register_buffers, pinmap_register_fd,
-            pinmap_release, pinmap_release_buffers, pinmap_reserved, pinmap_reset,
-            pinmap_residency, pinmap_set_eventfd, pinmap_statistics, pinmap_sync, pinmap_unmap,
-        },
-        user,
+    sys::fs::user,
+    uapi::{
+        self, pinmap_advise, pinmap_alloc, pinmap_budget, pinmap_export, pinmap_fail,
+        pinmap_generations, pinmap_get_totals, pinmap_gpu_counters, pinmap_gpu_info,
+        pinmap_gpu_walk, pinmap_import, pinmap_info, pinmap_manage, pinmap_map, pinmap_prefetch,
+        pinmap_preflight, pinmap_query, pinmap_queue_create, pinmap_queue_destroy,
+        pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
+        pinmap_register, pinmap_register_buffers, pinmap_register_fd, pinmap_release,
+        pinmap_release_buffers, pinmap_reserved, pinmap_reset, pinmap_residency,
+        pinmap_set_eventfd, pinmap_statistics, pinmap_sync, pinmap_unmap,
     },
 };
 use core::mem::MaybeUninit;

@@ -12,7 +12,7 @@ use crate::logic::request;
 use crate::{
     context::Context,
     failure::Failure,
-    sys::uapi::{self, pinmap_fail, pinmap_prefetch},
+    uapi::{self, pinmap_fail, pinmap_prefetch},
 };
 use kernel::{prelude::*, sync::Arc};
 

@@ -13,11 +13,8 @@ use crate::{
         request::{self, RegisterArgs},
         PAGE_SIZE,
     },
-    sys::{
-        account::Account,
-        gup, task,
-        uapi::{self, pinmap_fail, pinmap_preflight},
-    },
+    sys::{mm::gup, task, task::account::Account},
+    uapi::{self, pinmap_fail, pinmap_preflight},
 };
 use kernel::{prelude::*, sync::Arc};
 

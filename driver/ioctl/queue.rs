@@ -26,13 +26,10 @@ use crate::{
         PAGE_SIZE,
     },
     mapping::{Mapping, Memory},
-    sys::{
-        eventfd::EventFd,
-        folios::Folios,
-        uapi::{
-            self, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify,
-            pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
-        },
+    sys::{fs::eventfd::EventFd, mm::folios::Folios},
+    uapi::{
+        self, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query,
+        pinmap_queue_submit, pinmap_queue_wait,
     },
     view::{MmapOffsets, MmapSource},
 };

@@ -20,14 +20,9 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::{
-        memfd::MemoryFile,
-        task,
-        uapi::{
-            self, pinmap_fail, pinmap_query, pinmap_register, pinmap_register_fd, pinmap_release,
-        },
-    },
+    sys::{mm::memfd::MemoryFile, task},
     trace::{Timed, Tracepoint},
+    uapi::{self, pinmap_fail, pinmap_query, pinmap_register, pinmap_register_fd, pinmap_release},
 };
 use kernel::{prelude::*, sync::Arc};
 

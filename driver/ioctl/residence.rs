@@ -10,15 +10,10 @@ use super::{pending::Pending, Request};
 use crate::{
     context::Context,
     failure::Failure,
-    sys::uapi::{
-        self, pinmap_advise, pinmap_budget, pinmap_fail, pinmap_residency, pinmap_statistics,
-    },
+    uapi::{self, pinmap_advise, pinmap_budget, pinmap_fail, pinmap_residency, pinmap_statistics},
 };
 #[cfg(pinmap_mirror)]
-use crate::{
-    logic::{request, PAGE_SIZE},
-    sys::uapi::pinmap_run,
-};
+use crate::{logic::request, logic::PAGE_SIZE, uapi::pinmap_run};
 #[cfg(pinmap_mirror)]
 use kernel::uaccess::{UserPtr, UserSlice};
 use kernel::{prelude::*, sync::Arc};

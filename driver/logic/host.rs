@@ -3,13 +3,9 @@
 //! `mod.rs` instead.
 #![cfg_attr(not(test), no_std)]
 
-/// The constants of the ABI, which the module has from `driver/sys/uapi.rs`.
+/// The constants of the ABI, which the module has from `driver/uapi.rs`.
 #[path = "../../userlib/src/sys/bindings.rs"]
 mod uapi;
-
-mod sys {
-    pub(crate) use super::uapi;
-}
 
 #[path = "mod.rs"]
 mod logic;

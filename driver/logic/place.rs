@@ -225,8 +225,10 @@ fn congruent(from: u64, address: u64, modulus: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gaps::{model::Model, Bounds, FreeSpace};
-    use super::*;
+    use super::{
+        super::gaps::{model::Model, Bounds, FreeSpace},
+        *,
+    };
     use proptest::prelude::*;
 
     const MSI: Span = match Span::from_bounds(0xfee0_0000, 0xfeef_ffff) {

@@ -6,7 +6,7 @@ use super::{
     is_page_aligned, place::Placement, pte::LARGE, residence::Advice, span::Span, Refusal,
     PAGE_SHIFT,
 };
-use crate::sys::uapi::{
+use crate::uapi::{
     PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
     PINMAP_BUDGET_SET, PINMAP_MANAGE_ALL, PINMAP_MANAGE_HOST, PINMAP_MANAGE_WINDOW,
     PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_PREFETCH_HOST, PINMAP_PREFETCH_PREFLIGHT,

@@ -12,7 +12,7 @@
 //! until so many more were served. So however little room there is, a device that needs several
 //! blocks at once gets them in the end.
 
-use crate::sys::uapi;
+use crate::uapi;
 
 /// Times that a block may go home within a window.
 pub const LIMIT: u32 = 4;

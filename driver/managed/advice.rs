@@ -19,8 +19,8 @@ use crate::{
         span::Span,
     },
     sys::{
-        migrate::{Area, Areas},
-        sort,
+        mm::migrate::{Area, Areas},
+        task::sort,
     },
 };
 use kernel::{

@@ -22,7 +22,7 @@ use crate::{
         residence::{Place, Rule},
         span::Span,
     },
-    sys::{hmm::Snapshot, migrate::Areas},
+    sys::mm::{hmm::Snapshot, migrate::Areas},
 };
 use kernel::{
     prelude::*,

@@ -19,7 +19,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::{iommu::Lender, wait::WaitQueue},
+    sys::{iommu::Lender, task::wait::WaitQueue},
 };
 use core::pin::Pin;
 use kernel::{

@@ -35,7 +35,11 @@ use crate::{
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     mmu::DmaControl,
     stats::Stats,
-    sys::{account::Account, clock, hmm::Snapshot, mirror::Mirror, task},
+    sys::{
+        mm::{hmm::Snapshot, mirror::Mirror},
+        task,
+        task::{account::Account, clock},
+    },
 };
 use kernel::{
     new_spinlock,

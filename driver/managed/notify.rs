@@ -13,7 +13,7 @@
 //! All blocks of a change are cleared before the device is waited for, once.
 
 use super::Managed;
-use crate::{logic::span::Span, sys::mirror::Follower};
+use crate::{logic::span::Span, sys::mm::mirror::Follower};
 
 impl Follower for Managed {
     fn changes(&self, range: Span, may_sleep: bool) {

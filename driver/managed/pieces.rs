@@ -7,7 +7,7 @@ use crate::{
         block::{Pages, Run, PAGES},
         pte::LARGE,
     },
-    sys::{hmm::Held, iommu::Row},
+    sys::{iommu::Row, mm::hmm::Held},
 };
 use kernel::prelude::*;
 

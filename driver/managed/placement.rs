@@ -17,8 +17,10 @@ use super::{
 use crate::{
     gpu::{
         mmu::pager::Taker,
-        vram::moving::{Line, Outcome},
-        vram::peers::Holder,
+        vram::{
+            moving::{Line, Outcome},
+            peers::Holder,
+        },
         Gpu,
     },
     logic::{
@@ -29,7 +31,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::{
+    sys::mm::{
         hmm::{Leaf, Snapshot},
         migrate::{Areas, HomeFault},
     },

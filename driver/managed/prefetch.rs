@@ -10,8 +10,10 @@ use super::{block::pages_in, block_of, range::Count, Managed};
 use crate::{
     gpu::{
         mmu::pager::Taker,
-        vram::moving::{Line, Moving, Outcome},
-        vram::reserve::Reserved,
+        vram::{
+            moving::{Line, Moving, Outcome},
+            reserve::Reserved,
+        },
     },
     logic::{
         block::{Pages, PAGES},
@@ -21,8 +23,10 @@ use crate::{
         PAGE_SIZE,
     },
     sys::{
-        hmm::{self, Leaf, Snapshot},
-        migrate::{Area, Areas},
+        mm::{
+            hmm::{self, Leaf, Snapshot},
+            migrate::{Area, Areas},
+        },
         task,
     },
     trace,

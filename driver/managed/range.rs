@@ -6,7 +6,7 @@ use crate::{
     event::{EventId, EventQueue, EventSlot},
     failure::Failure,
     logic::{pte::LARGE, request, residence::Advice, span::Span, PAGE_SIZE},
-    sys::uapi::{self, pinmap_event, pinmap_statistics},
+    uapi::{self, pinmap_event, pinmap_statistics},
 };
 use kernel::{
     new_spinlock,

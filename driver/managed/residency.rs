@@ -5,11 +5,13 @@ use super::{block_of, Managed};
 use crate::{
     logic::{block::PAGES, pte::LARGE, residence::Advice, span::Span, PAGE_SIZE},
     sys::{
-        hmm::{Leaf, Snapshot},
-        migrate::Areas,
+        mm::{
+            hmm::{Leaf, Snapshot},
+            migrate::Areas,
+        },
         task,
-        uapi::{self, pinmap_run},
     },
+    uapi::{self, pinmap_run},
 };
 use kernel::{mm::Mm, prelude::*};
 

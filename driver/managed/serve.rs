@@ -24,12 +24,15 @@ use crate::{
         PAGE_SIZE,
     },
     sys::{
-        clock::{self, MICROSECOND},
-        hmm::{self, Leaf, Snapshot},
-        migrate::{self, HomeFault},
-        mirror::{Moment, GRANULE_PAGES},
-        task, uapi,
+        mm::{
+            hmm::{self, Leaf, Snapshot},
+            migrate::{self, HomeFault},
+            mirror::{Moment, GRANULE_PAGES},
+        },
+        task,
+        task::clock::{self, MICROSECOND},
     },
+    uapi,
 };
 use kernel::{prelude::*, sync::Arc};
 

@@ -13,7 +13,8 @@ use crate::{
     failure::Failure,
     gpu::mmu::leaves::Supply,
     logic::{pte::LARGE, span::Span},
-    sys::{migrate::Areas, task, uapi},
+    sys::{mm::migrate::Areas, task},
+    uapi,
 };
 use kernel::{mm::Mm, prelude::*};
 

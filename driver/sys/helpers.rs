@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The C functions of `helpers/*.c`, as bindgen makes them of `helpers/helpers.h` (see Kbuild).
+//! The C functions of `NAME.c`, as bindgen makes them of `sys/helpers.h` (see Kbuild).
 #![allow(
     clippy::all,
     clippy::arithmetic_side_effects,

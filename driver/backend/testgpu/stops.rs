@@ -2,7 +2,7 @@
 //! Why a queue stopped, by the codes of section 7 of the manual.
 
 use super::regs::*;
-use crate::{gpu::hardware::Stop, sys::uapi};
+use crate::{gpu::hardware::Stop, uapi};
 
 /// Returns why a queue stopped, by the code of the manual.
 pub(super) fn stop(code: u64, access: u32, addr: u64, index: u64) -> Stop {

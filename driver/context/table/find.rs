@@ -2,12 +2,7 @@
 //! Finding what handles and addresses name.
 
 use super::{key, Context};
-use crate::{
-    buffer::Buffer,
-    failure::Failure,
-    logic::span::Span,
-    sys::{miscdevice, uapi},
-};
+use crate::{buffer::Buffer, failure::Failure, logic::span::Span, sys::fs::miscdevice, uapi};
 use kernel::{prelude::*, sync::Arc};
 
 /// A buffer that was found, and how.

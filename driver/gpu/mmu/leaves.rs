@@ -17,7 +17,10 @@ use crate::{
         span::Span,
     },
     mmu::{Mmu, Removal},
-    sys::{account::Account, clock, task},
+    sys::{
+        task,
+        task::{account::Account, clock},
+    },
 };
 use kernel::{prelude::*, rbtree::RBTree, sync::Arc};
 

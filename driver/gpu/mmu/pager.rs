@@ -9,7 +9,7 @@
 use super::vm::Vm;
 use crate::logic::span::Span;
 #[cfg(pinmap_mirror)]
-use crate::sys::migrate::{self, HomeFault};
+use crate::{sys::mm::migrate, sys::mm::migrate::HomeFault};
 use core::mem;
 use kernel::{prelude::*, sync::Arc};
 

@@ -4,7 +4,7 @@
 use crate::{
     gpu::{Condition, Gpu, PATIENCE},
     logic::span::Span,
-    sys::clock,
+    sys::task::clock,
 };
 use kernel::prelude::*;
 

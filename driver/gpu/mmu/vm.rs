@@ -23,10 +23,11 @@ use crate::{
     },
     mmu::{Mmu, Removal, Table},
     sys::{
-        account::{Account, Charge},
-        reclaim, task,
-        uapi::{self, pinmap_gpu_walk},
+        mm::reclaim,
+        task,
+        task::account::{Account, Charge},
     },
+    uapi::{self, pinmap_gpu_walk},
 };
 use kernel::{
     new_mutex, new_spinlock,

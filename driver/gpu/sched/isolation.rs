@@ -9,7 +9,7 @@ use super::queue::Queue;
 use crate::{
     gpu::Gpu,
     logic::trouble::Strategy,
-    sys::clock::{self, MILLISECOND},
+    sys::task::clock::{self, MILLISECOND},
 };
 use kernel::sync::atomic::{Atomic, Relaxed};
 

@@ -26,12 +26,12 @@ use crate::{
     mapping::Mapping,
     stats::Stats,
     sys::{
-        clock::{self, MILLISECOND},
-        eventfd::EventFd,
-        folios::Folios,
-        uapi::{self, pinmap_event},
+        fs::eventfd::EventFd,
+        mm::folios::Folios,
+        task::clock::{self, MILLISECOND},
     },
     trace,
+    uapi::{self, pinmap_event},
     view::{DevicePages, MmapOffset},
 };
 use kernel::{

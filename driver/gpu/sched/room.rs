@@ -5,7 +5,7 @@ use super::schedule::{Schedule, Slot};
 use crate::{
     gpu::{hardware::SlotState, Gpu},
     logic::slots::{self, Activity, Asker, Holder, Last, Room, Served, Space, QUANTUM},
-    sys::clock,
+    sys::task::clock,
 };
 use kernel::sync::atomic::Relaxed;
 

@@ -5,7 +5,7 @@ use super::queue::Queue;
 use crate::{
     gpu::{hardware::Progress, mmu::vm::Vm},
     logic::slots::{Activity, Last, Pause},
-    sys::clock,
+    sys::task::clock,
 };
 use kernel::{
     prelude::*,

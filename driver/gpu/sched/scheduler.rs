@@ -23,7 +23,7 @@ use crate::{
         Gpu, PATIENCE,
     },
     logic::slots::{Last, Pause, QUANTUM},
-    sys::{
+    sys::task::{
         clock::{self, MILLISECOND, SECOND},
         thread::{self, Body},
     },

@@ -23,12 +23,12 @@ use crate::{
         },
         Gpu,
     },
-    sys::{
+    sys::task::{
         clock,
         killable::{self, Errand, Killable, Using},
-        uapi, work,
+        work,
     },
-    trace,
+    trace, uapi,
 };
 use kernel::{
     impl_has_work, new_condvar, new_mutex,

@@ -5,7 +5,7 @@
 use super::schedule::{Schedule, Vmid};
 use crate::{
     gpu::{mmu::vm::Vm, Gpu},
-    sys::clock,
+    sys::task::clock,
 };
 use kernel::{prelude::*, sync::Arc};
 

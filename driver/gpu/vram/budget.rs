@@ -15,7 +15,7 @@ use super::zeros;
 use crate::{
     gpu::Gpu,
     logic::{share, PAGE_SIZE},
-    sys::cgroup,
+    sys::task::cgroup,
 };
 use kernel::{
     mm::Mm,

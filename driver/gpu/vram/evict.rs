@@ -2,7 +2,7 @@
 //! Eviction: pages of processes go home from VRAM though nobody has touched them, since others need
 //! the room (`reserve.rs`) or the device leaves.
 //!
-//! Pages move by address, with the mmap lock of a process that maps them (`sys/migrate.rs` says
+//! Pages move by address, with the mmap lock of a process that maps them (`sys/mm/migrate.rs` says
 //! why). So a process has to be found for each page. Mostly it is the one from which the page came,
 //! which its owner tells (`budget.rs`). A child may have it alone by now, as it maps what its
 //! parent had before `fork()`; then all processes are asked. The reverse map tells at which address
@@ -18,9 +18,9 @@ use crate::{
     gpu::{mmu::pager::Taker, Gpu},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
-        clock::{self, MILLISECOND},
-        migrate::{Area, Areas, Processes, RmapPart},
+        mm::migrate::{Area, Areas, Processes, RmapPart},
         task,
+        task::clock::{self, MILLISECOND},
     },
 };
 use core::ops::Range;

@@ -42,7 +42,7 @@ use crate::{
         PAGE_SIZE,
     },
     mapping::VramRange,
-    sys::{account::Account, task},
+    sys::{task, task::account::Account},
     view::DevicePages,
 };
 #[cfg(pinmap_mirror)]

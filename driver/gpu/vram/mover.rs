@@ -29,7 +29,7 @@ use crate::{
         Gpu, PATIENCE,
     },
     logic::{block::PAGES, pte::LARGE, PAGE_SIZE},
-    sys::clock,
+    sys::task::clock,
 };
 use core::mem;
 use kernel::{

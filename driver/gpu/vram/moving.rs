@@ -14,7 +14,10 @@ use crate::{
     gpu::{mmu::pager::Taker, Gpu},
     logic::{block::PAGES, span::Span, PAGE_SIZE},
     sys::{
-        migrate::{Area, Batch, Collected, HomeFault, Item, NewPage, Source},
+        mm::{
+            migrate::{Area, Batch, Collected, HomeFault, Item, Source},
+            new_page::NewPage,
+        },
         task,
     },
 };

@@ -17,7 +17,7 @@
 use crate::{
     gpu::{mmu::pager::Taker, Gpu},
     logic::{block::Pages, span::Span},
-    sys::{
+    sys::mm::{
         hmm::{Leaf, Snapshot},
         migrate::Areas,
     },

@@ -9,8 +9,9 @@
 //! A page *moves in* when the caller asks for it, and *goes home* when the CPU touches it, when
 //! somebody pins it, when the caller asks for it, and when others need the room or the device
 //! leaves (`evict.rs`). It may also move to another device (`peers.rs`). Whoever moves a page has
-//! it locked and taken from all page tables, those of the device included: see `sys/migrate.rs`. It
-//! is entered in a device's page table later, by a fault, as any other page.
+//! it locked and taken from all page tables, those of the device included: see
+//! `sys/mm/migrate.rs`. It is entered in a device's page table later, by a fault, as any other
+//! page.
 //!
 //! All pages are small. 2 MiB that moved in as a whole have frames that are neighbours in the same
 //! order, so that the device has one entry for them, and they are copied at once.
@@ -28,10 +29,15 @@ use crate::{
     gpu::{mmu::pager::Taker, Gpu},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
-        clock::{self, MILLISECOND},
-        device_private::{tell_lost, Brought, DevicePages, Owner, Token},
-        killable::{Errand, Killable},
-        migrate::{Area, HomeFault, NewPage, Rmap},
+        mm::{
+            device_private::{tell_lost, Brought, DevicePages, Owner, Token},
+            migrate::{Area, HomeFault, Rmap},
+            new_page::NewPage,
+        },
+        task::{
+            clock::{self, MILLISECOND},
+            killable::{Errand, Killable},
+        },
     },
 };
 use core::ops::Range;

@@ -11,7 +11,7 @@ use crate::{
     address_space::{AddressSpace, IovaRange},
     logic::{block::PAGES, place::Placement, pte::LARGE, request::Target, span::Span, PAGE_SIZE},
     mmu::DmaControl,
-    sys::{bounce::Bounce, iommu::Lender, task},
+    sys::{iommu::Lender, mm::bounce::Bounce, task},
 };
 use core::{iter, mem};
 use kernel::{

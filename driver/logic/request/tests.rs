@@ -2,7 +2,7 @@
 //! The edges of each request.
 
 use super::*;
-use crate::sys::uapi::{
+use crate::uapi::{
     PINMAP_ADVICE_ACCESSED_BY, PINMAP_ADVICE_PREFER_DEVICE, PINMAP_ADVICE_PREFER_HOST,
 };
 use proptest::prelude::*;

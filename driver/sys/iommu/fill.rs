@@ -14,10 +14,13 @@ use crate::{
         PAGE_SHIFT, PAGE_SIZE,
     },
     sys::{
-        gup::Frames,
         helpers,
-        pages::{Pages, BLOCK},
-        task, work,
+        mm::{
+            gup::Frames,
+            pages::{Pages, BLOCK},
+        },
+        task,
+        task::work,
     },
 };
 use kernel::{

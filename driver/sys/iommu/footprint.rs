@@ -16,7 +16,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::account::{Account, Charge, OverLimit},
+    sys::task::account::{Account, Charge, OverLimit},
 };
 use kernel::{
     alloc::AllocError,

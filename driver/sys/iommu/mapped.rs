@@ -6,7 +6,7 @@
 use super::{fill::Part, gather::Gather, Domain, NoTables};
 use crate::{
     logic::span::Span,
-    sys::{account::Account, helpers, pages::Pages},
+    sys::{helpers, mm::pages::Pages, task::account::Account},
 };
 use core::{mem, ptr::NonNull};
 use kernel::{

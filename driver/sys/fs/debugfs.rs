@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Files in debugfs that root can read.
+//!
+//! `kernel::debugfs` does not set the owner of its files. Closing such a file after the module was
+//! unloaded would call code that is gone.
+//!
+//! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h).
+
+use crate::sys::helpers;
+use core::marker::PhantomData;
+use kernel::{bindings, ffi, module::this_module, prelude::*, seq_file::SeqFile, sync::Arc};
+
+/// The module's directory. Dropping it removes the directory.
+pub(crate) struct Root(());
+
+impl Root {
+    /// Makes the directory. At most one may exist at a time, and it must outlive all [`Listing`]s.
+    pub(crate) fn new() -> Self {
+        // SAFETY: No requirements: debugfs would refuse a second directory of the same name.
+        unsafe { helpers::pinmap_debug_begin() };
+        Self(())
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        // SAFETY: `new` made the directory.
+        unsafe { helpers::pinmap_debug_end() };
+    }
+}
+
+/// The list of buffers.
+pub(crate) const BUFFERS: usize = 0;
+/// The list of managed memory.
+pub(crate) const MANAGED: usize = 1;
+/// The list of managed ranges.
+pub(crate) const RANGES: usize = 2;
+
+/// Content of the file `FILE`.
+pub(crate) trait Show<const FILE: usize>: Send + Sync + 'static {
+    /// Writes the content. May sleep; can be called several times for one reader.
+    fn show(&self, out: &SeqFile);
+}
+
+/// What has all files of a directory.
+pub(crate) trait ShowAll: Show<BUFFERS> + Show<MANAGED> + Show<RANGES> {}
+
+impl<T: Show<BUFFERS> + Show<MANAGED> + Show<RANGES>> ShowAll for T {}
+
+/// A directory with its files. Dropping it waits for running reads, then removes them all. A file
+/// that is still open then holds the module, but cannot be read any more.
+///
+/// # Invariants
+///
+/// `directory` is what debugfs returned for the directory. Its files show `what`.
+pub(crate) struct Listing<T: ShowAll> {
+    directory: *mut bindings::dentry,
+    what: Arc<T>,
+}
+
+// SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
+unsafe impl<T: ShowAll> Send for Listing<T> {}
+// SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
+unsafe impl<T: ShowAll> Sync for Listing<T> {}
+
+impl<T: ShowAll> Listing<T> {
+    /// Makes `directory` in the [`Root`], and in it the files that show `what`. If debugfs fails,
+    /// there are none; nothing else depends on them.
+    pub(crate) fn new(directory: &CStr, what: Arc<T>) -> Self {
+        // SAFETY: The string is copied.
+        let directory = unsafe { helpers::pinmap_debug_directory(directory.as_char_ptr()) };
+        // INVARIANT: debugfs returned `directory` just now. Its files are made for `what`.
+        let this = Self { directory, what };
+        this.add(c"buffers", Operations::<T, BUFFERS>::TABLE);
+        this.add(c"managed", Operations::<T, MANAGED>::TABLE);
+        this.add(c"ranges", Operations::<T, RANGES>::TABLE);
+        this
+    }
+
+    fn add(&self, name: &CStr, table: &'static Table) {
+        let data = Arc::as_ptr(&self.what).cast_mut().cast::<ffi::c_void>();
+        // SAFETY: The string is copied. The operations are static, and `data` stays until the file
+        // is removed with the directory, which is ours by the type invariants.
+        unsafe {
+            helpers::pinmap_debug_file(
+                self.directory,
+                name.as_char_ptr(),
+                data,
+                &raw const table.0,
+            );
+        }
+    }
+}
+
+impl<T: ShowAll> Drop for Listing<T> {
+    fn drop(&mut self) {
+        // SAFETY: `directory` is ours by the type invariants. The call waits for running reads.
+        unsafe { bindings::debugfs_remove(self.directory) };
+    }
+}
+
+#[repr(transparent)]
+struct Table(bindings::file_operations);
+// SAFETY: Never written to.
+unsafe impl Sync for Table {}
+
+struct Operations<T, const FILE: usize>(PhantomData<T>);
+
+impl<T: Show<FILE>, const FILE: usize> Operations<T, FILE> {
+    /// The operations. Their owner makes each open file hold the module, for a file can be released
+    /// after it was removed.
+    const TABLE: &'static Table = &Table(bindings::file_operations {
+        owner: this_module::<crate::LocalModule>().as_ptr(),
+        open: Some(Self::open),
+        read: Some(bindings::seq_read),
+        llseek: Some(bindings::seq_lseek),
+        release: Some(bindings::single_release),
+        ..pin_init::zeroed()
+    });
+
+    /// # Safety
+    ///
+    /// Called by debugfs, which does not remove the file meanwhile.
+    unsafe extern "C" fn open(
+        inode: *mut bindings::inode,
+        file: *mut bindings::file,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements; `show` finds in `i_private` what `Listing::new` put there.
+        unsafe { bindings::single_open(file, Some(Self::show), (*inode).i_private) }
+    }
+
+    /// # Safety
+    ///
+    /// Called for a read that debugfs has admitted: the file is not removed before this returns.
+    unsafe extern "C" fn show(out: *mut bindings::seq_file, _: *mut ffi::c_void) -> ffi::c_int {
+        // SAFETY: `Listing::new` put a pointer to a `T` there, which stays until the file is
+        // removed. The reader holds the lock of the seq_file.
+        let (what, out) = unsafe { (&*(*out).private.cast::<T>(), SeqFile::from_raw(out)) };
+        what.show(out);
+        0
+    }
+}

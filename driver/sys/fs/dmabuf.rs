@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Exports memory as dma-bufs, so that other drivers can import it.
+//!
+//! Lock order, outermost first: `dma_buf`, the reservation of the dma-buf, `tables`. The
+//! reservation can be held by a task that reclaims memory, so an MMU notifier must not take any of
+//! them.
+//!
+//! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h).
+
+use crate::sys::{
+    helpers,
+    mm::{pages::Pages, vma::NewArea},
+    task::work,
+};
+use core::{marker::PhantomData, ptr::NonNull};
+use kernel::{
+    bindings,
+    error::{from_err_ptr, from_result, to_result},
+    ffi,
+    fs::{
+        file::{flags::O_RDWR, FileDescriptorReservation},
+        File,
+    },
+    impl_has_work,
+    module::this_module,
+    new_mutex, new_work,
+    prelude::*,
+    sync::{aref::ARef, Arc, Mutex},
+    workqueue::{Work, WorkItem},
+};
+
+#[cfg(not(CONFIG_DMA_SHARED_BUFFER))]
+compile_error!("memory is shared as dma-bufs: CONFIG_DMA_SHARED_BUFFER is needed");
+
+/// Memory that other drivers may import.
+pub(crate) trait Exporter: Send + Sync + Sized + 'static {
+    /// The operations of its dma-bufs: one static, whose address tells them from other drivers'
+    /// dma-bufs.
+    fn operations() -> &'static Operations<Self>;
+
+    /// Returns the memory. Fails once the memory was taken away.
+    fn memory(&self) -> Result<Arc<dyn Pages>>;
+
+    /// Whether importers may write.
+    fn is_writable(&self) -> bool;
+
+    /// Whether the memory can be taken away from importers.
+    fn is_revocable(&self) -> bool;
+
+    /// Makes `area` a view of the memory.
+    fn view(&self, area: NewArea<'_>) -> Result;
+}
+
+/// A dma-buf and the memory it exports. This may outlive the dma-buf.
+#[pin_data]
+pub(crate) struct Shared<T: Exporter> {
+    exporter: T,
+    #[pin]
+    tables: Mutex<KVec<KBox<Table>>>,
+    /// The dma-buf, until it is released.
+    #[pin]
+    dma_buf: Mutex<Option<Raw>>,
+    /// Drops [`Table`]s that are retired.
+    #[pin]
+    work: Work<Shared<T>>,
+}
+
+type Direction = bindings::dma_data_direction;
+
+struct Raw(NonNull<bindings::dma_buf>);
+
+// SAFETY: A dma-buf may be used from any thread.
+unsafe impl Send for Raw {}
+
+/// The memory as the device of one importer sees it.
+///
+/// # Invariants
+///
+/// Unless `retired`, `table` is mapped for `dev`, which is valid, to pages of `pages`.
+struct Table {
+    table: bindings::sg_table,
+    dev: *mut bindings::device,
+    direction: Direction,
+    retired: bool,
+    /// Keeps the pages pinned while they are mapped, and after that until the table is dropped.
+    _pages: Arc<dyn Pages>,
+}
+
+// SAFETY: Nothing in the table belongs to a thread.
+unsafe impl Send for Table {}
+
+impl Table {
+    fn new(
+        dev: *mut bindings::device,
+        pages: Arc<dyn Pages>,
+        direction: Direction,
+    ) -> Result<KBox<Self>> {
+        // SAFETY: The importer's device is valid.
+        let most = unsafe { helpers::pinmap_dma_max_segment(dev) };
+        let most = u64::from(most) >> kernel::page::PAGE_SHIFT;
+        let mut entries = 0_u32;
+        pages.each(&mut |run| {
+            let padded = run.pages().saturating_add(most).saturating_sub(1);
+            let parts = padded.checked_div(most).ok_or(EINVAL)?;
+            let parts = u32::try_from(parts).map_err(|_| EOVERFLOW)?;
+            entries = entries.checked_add(parts).ok_or(EOVERFLOW)?;
+            Ok(())
+        })?;
+        // INVARIANT: Nothing is mapped yet.
+        let mut this = KBox::new(
+            Self {
+                table: bindings::sg_table::default(),
+                dev,
+                direction,
+                retired: true,
+                _pages: pages.clone(),
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let table = &raw mut this.table;
+        // SAFETY: The table is ours, and not filled in yet.
+        to_result(unsafe {
+            bindings::sg_alloc_table(table, entries, bindings::GFP_KERNEL_ACCOUNT)
+        })?;
+        let mut entry = this.table.sgl;
+        let filled = pages.each(&mut |run| {
+            let mut done = 0;
+            while done < run.pages() {
+                let part = run.pages().saturating_sub(done).min(most);
+                let bytes = part.wrapping_shl(kernel::page::PAGE_SHIFT as u32) as u32;
+                let pfn = run.pfn().saturating_add(done) as usize;
+                if entry.is_null() {
+                    return Err(EINVAL);
+                }
+                // SAFETY: `entry` is an entry of the table; the run consists of pages.
+                entry = unsafe {
+                    helpers::pinmap_sg_set_run(entry, pfn, bytes);
+                    helpers::pinmap_sg_next(entry)
+                };
+                done = done.saturating_add(part);
+            }
+            Ok(())
+        });
+        let mapped = filled.and_then(|()| {
+            // SAFETY: The device is valid, and the entries are filled in.
+            to_result(unsafe { bindings::dma_map_sgtable(dev, table, direction, 0) })
+        });
+        if let Err(error) = mapped {
+            // SAFETY: Allocated above.
+            unsafe { bindings::sg_free_table(table) };
+            return Err(error);
+        }
+        // INVARIANT: The table is mapped, and the device stays while it is attached.
+        this.retired = false;
+        Ok(this)
+    }
+
+    /// Unmaps the table, once its importer has finished: its device cannot reach the pages any
+    /// more.
+    fn retire(&mut self) {
+        if !self.retired {
+            // INVARIANT: The table is unmapped here.
+            self.retired = true;
+            // SAFETY: Mapped until now by the type invariants.
+            unsafe {
+                helpers::pinmap_dma_unmap_sgtable(self.dev, &mut self.table, self.direction);
+                bindings::sg_free_table(&mut self.table);
+            }
+        }
+    }
+}
+
+impl<T: Exporter> Shared<T> {
+    /// Exports `exporter` as a dma-buf of `length` bytes, which is not visible yet.
+    pub(crate) fn new(exporter: T, length: u64) -> Result<(Arc<Self>, Unpublished)> {
+        let write = exporter.is_writable();
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                exporter,
+                tables <- new_mutex!(KVec::new(), "pinmap_tables"),
+                dma_buf <- new_mutex!(None, "pinmap_dma_buf"),
+                work <- new_work!("pinmap_dma_buf"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let info = bindings::dma_buf_export_info {
+            exp_name: c"pinmap".as_char_ptr(),
+            owner: this_module::<crate::LocalModule>().as_ptr(),
+            ops: &T::operations().0,
+            size: usize::try_from(length).map_err(|_| EOVERFLOW)?,
+            flags: if write { O_RDWR as ffi::c_int } else { 0 },
+            resv: core::ptr::null_mut(),
+            priv_: Arc::into_raw(this.clone()).cast_mut().cast(),
+        };
+        // SAFETY: The operations fit what `priv_` points to; the dma-buf gets a reference to that.
+        let made = from_err_ptr(unsafe { bindings::dma_buf_export(&info) });
+        let dma_buf = made.and_then(|made| NonNull::new(made).ok_or(ENOMEM));
+        let dma_buf = dma_buf.inspect_err(|_| {
+            // SAFETY: The pointer is from `into_raw`; the dma-buf was not made, so it did not take
+            // it.
+            drop(unsafe { Arc::from_raw(info.priv_.cast::<Self>()) });
+        })?;
+        // SAFETY: A dma-buf has a file; the reference that we were given is one to the file.
+        let file = unsafe { NonNull::new((*dma_buf.as_ptr()).file) }.ok_or(EINVAL)?;
+        // SAFETY: The reference to the file is ours; nobody else has the file, and it has no
+        // position.
+        let file = unsafe { ARef::from_raw(file.cast::<File>()) };
+        *this.dma_buf.lock() = Some(Raw(dma_buf));
+        let descriptor = FileDescriptorReservation::get_unused_fd_flags(bindings::O_CLOEXEC)?;
+        Ok((this, Unpublished { descriptor, file }))
+    }
+
+    /// Returns what the dma-buf with the current task's descriptor `fd` exports, and its length.
+    /// Fails with `EBADF` if there is no such descriptor, `EINVAL` if it is not a dma-buf, and
+    /// `EOPNOTSUPP` if another driver exports it.
+    pub(crate) fn from_fd(fd: i32) -> Result<(Arc<Self>, u64)> {
+        // SAFETY: Any number may be passed.
+        let dma_buf = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
+        // SAFETY: The dma-buf is valid, since we were given a reference.
+        let ours = unsafe { core::ptr::eq((*dma_buf).ops, &T::operations().0) };
+        let found = if ours {
+            // SAFETY: `new` made the dma-buf, with a reference to a `Self` that lives as long as
+            // the dma-buf.
+            Ok(unsafe {
+                let this = Arc::from_raw((*dma_buf).priv_.cast::<Self>());
+                let found = (this.clone(), (*dma_buf).size as u64);
+                core::mem::forget(this);
+                found
+            })
+        } else {
+            Err(EOPNOTSUPP)
+        };
+        // SAFETY: We were given the reference, and do not use it any more.
+        unsafe { bindings::dma_buf_put(dma_buf) };
+        found
+    }
+
+    /// Returns the exporter.
+    pub(crate) fn exporter(&self) -> &T {
+        &self.exporter
+    }
+
+    /// Whether the dma-buf was released.
+    pub(crate) fn is_released(&self) -> bool {
+        self.dma_buf.lock().is_none()
+    }
+
+    /// Tells all importers to let go of the memory, once [`Exporter::memory`] fails. They have done
+    /// so when their tables are retired, which can be later. Sleeps; must not be called in an MMU
+    /// notifier, nor with a lock that one takes.
+    pub(crate) fn invalidate(&self) {
+        // The lock keeps the dma-buf from being released meanwhile.
+        let dma_buf = self.dma_buf.lock();
+        if let Some(raw) = &*dma_buf {
+            // SAFETY: The dma-buf is valid until `release` has taken it from `dma_buf`.
+            unsafe { helpers::pinmap_dma_buf_invalidate(raw.0.as_ptr()) };
+        }
+    }
+
+    fn attach(&self, attachment: *mut bindings::dma_buf_attachment) -> Result {
+        // SAFETY: The dma-buf core passes a valid attachment.
+        let can_let_go = unsafe { bindings::dma_buf_attach_revocable(attachment) };
+        if self.exporter.is_revocable() && !can_let_go {
+            return Err(EOPNOTSUPP);
+        }
+        self.exporter.memory().map(|_| ())
+    }
+
+    fn map(
+        &self,
+        dev: *mut bindings::device,
+        direction: Direction,
+    ) -> Result<*mut bindings::sg_table> {
+        // SAFETY: No requirements.
+        if unsafe { helpers::pinmap_dma_may_write(direction) } && !self.exporter.is_writable() {
+            return Err(EACCES);
+        }
+        let mut new = Table::new(dev, self.exporter.memory()?, direction)?;
+        let pointer = &raw mut new.table;
+        let mut tables = self.tables.lock();
+        let room = tables.reserve(1, GFP_KERNEL_ACCOUNT);
+        let kept = room.map_err(|_| ()).and_then(|()| {
+            tables.push_within_capacity(new).map_err(|full| {
+                let mut new = full.0;
+                new.retire();
+            })
+        });
+        kept.map_err(|()| ENOMEM)?;
+        Ok(pointer)
+    }
+
+    fn unmap(this: Arc<Self>, table: *mut bindings::sg_table) {
+        for known in &mut *this.tables.lock() {
+            if core::ptr::eq(&raw const known.table, table) {
+                known.retire();
+            }
+        }
+        // Unpinning takes locks that must not be taken under the reservation, so a worker does it.
+        // A worker that is queued already will see this table as well.
+        let _ = work::ending().enqueue(this);
+    }
+
+    fn each_table(
+        &self,
+        sync: unsafe extern "C" fn(*mut bindings::device, *mut bindings::sg_table, Direction),
+    ) {
+        for known in &mut *self.tables.lock() {
+            if !known.retired {
+                // SAFETY: The table is mapped by the type invariants.
+                unsafe { sync(known.dev, &mut known.table, known.direction) };
+            }
+        }
+    }
+
+    /// Drops retired tables.
+    fn sweep(&self) {
+        loop {
+            let mut tables = self.tables.lock();
+            let index = tables.iter().position(|table| table.retired);
+            let retired = index.and_then(|index| tables.remove(index).ok());
+            drop(tables);
+            if retired.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl_has_work! {
+    impl{T: Exporter} HasWork<Self> for Shared<T> { self.work }
+}
+
+impl<T: Exporter> WorkItem for Shared<T> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.sweep();
+    }
+}
+
+/// A dma-buf that no program can use yet. Dropping it releases the dma-buf.
+pub(crate) struct Unpublished {
+    descriptor: FileDescriptorReservation,
+    file: ARef<File>,
+}
+
+impl Unpublished {
+    /// The number of the file descriptor to come.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.descriptor.reserved_fd() as i32
+    }
+
+    /// Installs the file descriptor in the current task.
+    pub(crate) fn publish(self) {
+        self.descriptor.fd_install(self.file);
+    }
+}
+
+/// The operations of the dma-bufs that export a `T`.
+#[repr(transparent)]
+pub(crate) struct Operations<T>(bindings::dma_buf_ops, PhantomData<fn(T)>);
+
+// SAFETY: The table is never written to.
+unsafe impl<T> Sync for Operations<T> {}
+
+impl<T: Exporter> Operations<T> {
+    /// Makes the operations, for a static.
+    pub(crate) const fn new() -> Self {
+        let operations = bindings::dma_buf_ops {
+            attach: Some(Self::attach),
+            // The pages are pinned as long as they are mapped.
+            pin: Some(Self::pin),
+            unpin: Some(Self::unpin),
+            map_dma_buf: Some(Self::map),
+            unmap_dma_buf: Some(Self::unmap),
+            release: Some(Self::release),
+            begin_cpu_access: Some(Self::begin),
+            end_cpu_access: Some(Self::end),
+            mmap: Some(Self::mmap),
+            ..pin_init::zeroed()
+        };
+        Self(operations, PhantomData)
+    }
+
+    /// # Safety
+    ///
+    /// `dma_buf` must be one that [`Shared::new`] made and that is not released yet.
+    unsafe fn shared<'a>(
+        dma_buf: *const bindings::dma_buf,
+    ) -> kernel::sync::ArcBorrow<'a, Shared<T>> {
+        // SAFETY: `new` put an `Arc` there, which `release` takes.
+        unsafe { kernel::sync::ArcBorrow::from_raw((*dma_buf).priv_.cast::<Shared<T>>()) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the dma-buf core; all the callbacks that follow are, too.
+    unsafe extern "C" fn attach(
+        dma_buf: *mut bindings::dma_buf,
+        attachment: *mut bindings::dma_buf_attachment,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements.
+        let shared = unsafe { Self::shared(dma_buf) };
+        from_result(|| shared.attach(attachment).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn pin(_: *mut bindings::dma_buf_attachment) -> ffi::c_int {
+        0
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn unpin(_: *mut bindings::dma_buf_attachment) {}
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn map(
+        attachment: *mut bindings::dma_buf_attachment,
+        direction: bindings::dma_data_direction,
+    ) -> *mut bindings::sg_table {
+        // SAFETY: By the requirements.
+        let (shared, dev) = unsafe { (Self::shared((*attachment).dmabuf), (*attachment).dev) };
+        shared.map(dev, direction).unwrap_or_else(Error::to_ptr)
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn unmap(
+        attachment: *mut bindings::dma_buf_attachment,
+        table: *mut bindings::sg_table,
+        _: bindings::dma_data_direction,
+    ) {
+        // SAFETY: By the requirements.
+        let shared = unsafe { Self::shared((*attachment).dmabuf) };
+        Shared::unmap(shared.into(), table);
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn begin(
+        dma_buf: *mut bindings::dma_buf,
+        _: bindings::dma_data_direction,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements.
+        unsafe { Self::shared(dma_buf) }.each_table(helpers::pinmap_dma_sync_for_cpu);
+        0
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn end(
+        dma_buf: *mut bindings::dma_buf,
+        _: bindings::dma_data_direction,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements.
+        unsafe { Self::shared(dma_buf) }.each_table(helpers::pinmap_dma_sync_for_device);
+        0
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn mmap(
+        dma_buf: *mut bindings::dma_buf,
+        area: *mut bindings::vm_area_struct,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements.
+        let shared = unsafe { Self::shared(dma_buf) };
+        // SAFETY: `area` is the argument of the file's mmap().
+        let area = unsafe { NewArea::from_raw(area) };
+        from_result(|| shared.exporter.view(area.ok_or(EINVAL)?).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// See [`attach`](Self::attach).
+    unsafe extern "C" fn release(dma_buf: *mut bindings::dma_buf) {
+        // SAFETY: `new` put the `Arc` there; nobody uses the dma-buf any more.
+        let shared = unsafe { Arc::from_raw((*dma_buf).priv_.cast::<Shared<T>>()) };
+        *shared.dma_buf.lock() = None;
+        // Nobody is attached any more. The module may be unloaded after this.
+        work::cancel(&shared);
+        shared.sweep();
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Host memory that a device may reach, as physically contiguous runs.
+
+use crate::logic::{runs::Run, PAGE_SIZE};
+use kernel::prelude::*;
+
+/// Runs in a block: as many as fit into a page.
+pub(in crate::sys) const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
+
+/// Host memory as physically contiguous runs.
+///
+/// # Safety
+///
+/// The runs must consist of pages that stay what they are for as long as `self` lives.
+pub(crate) unsafe trait Pages: Send + Sync {
+    /// Number of pages.
+    fn pages(&self) -> u64;
+
+    /// Number of blocks of runs.
+    fn blocks(&self) -> usize;
+
+    /// Returns the runs of one block: at most [`BLOCK`].
+    fn block(&self, index: usize) -> &[Run];
+
+    /// Returns the only run; `None`: there are several, or none.
+    fn single(&self) -> Option<Run> {
+        match self.block(0) {
+            [run] if self.blocks() == 1 => Some(*run),
+            _ => None,
+        }
+    }
+
+    /// Whether a device may write to the pages.
+    fn writable(&self) -> bool;
+
+    /// Whether CPUs cache the pages.
+    fn is_cached(&self) -> bool {
+        true
+    }
+
+    /// Calls `visit` for each run, in order, until one call fails.
+    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        for index in 0..self.blocks() {
+            for &run in self.block(index) {
+                visit(run)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the runs in block `index` of `runs`.
+pub(super) fn block_of(runs: &[Run], index: usize) -> &[Run] {
+    runs.chunks(BLOCK).nth(index).unwrap_or_default()
+}

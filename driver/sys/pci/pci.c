@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/io.h>
+#include <linux/pci.h>
+#include <linux/pci-p2pdma.h>
+#include "../helpers.h"
+
+void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
+{
+	unsigned long flags = pci_resource_flags(pdev, bar);
+
+	out->start = pci_resource_start(pdev, bar);
+	out->length = pci_resource_len(pdev, bar);
+	out->flags = 0;
+	/* A BAR of less than a page would expose its neighbours. */
+	if ((flags & IORESOURCE_MEM) && out->length && PAGE_ALIGNED(out->start) &&
+	    PAGE_ALIGNED(out->length))
+		out->flags |= PINMAP_BAR_MMAP;
+	if (flags & IORESOURCE_PREFETCH)
+		out->flags |= PINMAP_BAR_PREFETCHABLE;
+	if (flags & IORESOURCE_MEM_64)
+		out->flags |= PINMAP_BAR_64BIT;
+}
+
+/*
+ * Reserves a prefetchable @bar as write-combined if @on, or ends that. Other BARs stay as they are.
+ * The flags of a page table do not count on x86: inserting a PFN takes the memory type that its
+ * range was reserved with.
+ */
+int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on)
+{
+	struct pinmap_pci_bar info;
+
+	pinmap_pci_bar(pdev, bar, &info);
+	if (!(info.flags & PINMAP_BAR_MMAP) || !(info.flags & PINMAP_BAR_PREFETCHABLE))
+		return 0;
+	if (on)
+		return arch_io_reserve_memtype_wc(info.start, info.length);
+	arch_io_free_memtype_wc(info.start, info.length);
+	return 0;
+}
+
+/* Fills in @msix. Returns -ENOENT if @pdev has no MSI-X, -EIO if its capability cannot be read. */
+int pinmap_pci_msix(struct pci_dev *pdev, struct pinmap_pci_msix *msix)
+{
+	int vectors;
+	u32 table, pending;
+
+	if (!pdev->msix_cap)
+		return -ENOENT;
+	vectors = pci_msix_vec_count(pdev);
+	if (vectors <= 0 ||
+	    pci_read_config_dword(pdev, pdev->msix_cap + PCI_MSIX_TABLE, &table) ||
+	    pci_read_config_dword(pdev, pdev->msix_cap + PCI_MSIX_PBA, &pending))
+		return -EIO;
+	*msix = (struct pinmap_pci_msix){
+		.vectors = vectors,
+		.table_bar = table & PCI_MSIX_TABLE_BIR,
+		.table_offset = table & PCI_MSIX_TABLE_OFFSET,
+		.pending_bar = pending & PCI_MSIX_PBA_BIR,
+		.pending_offset = pending & PCI_MSIX_PBA_OFFSET,
+	};
+	return 0;
+}
+
+/*
+ * Whether @pdev reaches the memory of @peer on the bus. Devices that the IOMMU tells apart do so
+ * through the host bridge, and with addresses that the IOMMU translates.
+ */
+bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer)
+{
+	struct device *client = &pdev->dev;
+
+	return pci_p2pdma_distance_many(peer, &client, 1, false) >= 0;
+}
+
+bool pinmap_pci_can_reset(struct pci_dev *pdev)
+{
+	return pdev->reset_methods[0];
+}
+
+/* Returns how many message-signalled vectors @pdev has: of MSI-X, or else of MSI. */
+int pinmap_pci_vectors(struct pci_dev *pdev)
+{
+	int vectors = pci_msix_vec_count(pdev);
+
+	return vectors > 0 ? vectors : max(pci_msi_vec_count(pdev), 0);
+}
+
+int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted)
+{
+	return pci_alloc_irq_vectors(pdev, 1, wanted, PCI_IRQ_MSIX | PCI_IRQ_MSI);
+}
+
+void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info)
+{
+	info->out_vendor = pdev->vendor;
+	info->out_device = pdev->device;
+	info->out_subsystem_vendor = pdev->subsystem_vendor;
+	info->out_subsystem_device = pdev->subsystem_device;
+	info->out_class = pdev->class;
+	info->out_pci_domain = pci_domain_nr(pdev->bus);
+	info->out_pci_bus = pdev->bus->number;
+	info->out_pci_devfn = pdev->devfn;
+}

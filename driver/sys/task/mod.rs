@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The current task: signals, rescheduling, addresses.
+//!
+//! C headers: [`include/linux/sched/signal.h`](srctree/include/linux/sched/signal.h),
+//! [`include/linux/sched.h`](srctree/include/linux/sched.h).
+
+pub(crate) mod account;
+#[cfg(pinmap_mirror)]
+pub(crate) mod cgroup;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod clock;
+pub(crate) mod gate;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod killable;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod passage;
+pub(crate) mod process;
+#[cfg(pinmap_mirror)]
+pub(crate) mod sort;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod thread;
+pub(crate) mod wait;
+pub(crate) mod work;
+
+use super::helpers;
+
+/// The last address that user space can have.
+pub(crate) fn user_last() -> u64 {
+    // SAFETY: No requirements.
+    (unsafe { helpers::pinmap_task_size() } as u64).saturating_sub(1)
+}
+
+/// Lets other tasks run. For loops whose length user space chooses; may sleep.
+pub(crate) fn cond_resched() {
+    // SAFETY: Callers may sleep, as the documentation demands.
+    unsafe { helpers::pinmap_cond_resched() };
+}
+
+/// Has lockdep warn if the caller holds the mmap lock of its address space.
+pub(crate) fn assert_mmap_unlocked() {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_assert_mmap_unlocked() };
+}
+
+/// Whether a fatal signal waits for the current task.
+pub(crate) fn fatal_signal_pending() -> bool {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_fatal_signal_pending() }
+}
+
+/// Whether a signal, fatal or not, waits for the current task.
+pub(crate) fn signal_pending() -> bool {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_signal_pending() }
+}
+
+/// Whether the current task is a real-time or deadline one.
+pub(super) fn is_real_time() -> bool {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_is_real_time() }
+}
+
+/// Number of CPUs that are online.
+pub(super) fn online_cpus() -> u32 {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_online_cpus() }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/lockdep.h>
+#include <linux/mm_types.h>
+#include <linux/sched.h>
+#include <linux/sched/rt.h>
+#include <linux/sched/signal.h>
+#include "../helpers.h"
+
+/*
+ * Whether a signal waits that user space would see. signal_pending() also counts task work
+ * (io_uring's).
+ */
+bool pinmap_signal_pending(void)
+{
+	return task_sigpending(current);
+}
+
+bool pinmap_fatal_signal_pending(void)
+{
+	return fatal_signal_pending(current);
+}
+
+void pinmap_assert_mmap_unlocked(void)
+{
+	if (current->mm)
+		lockdep_assert_not_held(&current->mm->mmap_lock);
+}
+
+void pinmap_cond_resched(void)
+{
+	cond_resched();
+}
+
+unsigned long pinmap_task_size(void)
+{
+	return TASK_SIZE;
+}
+
+/* Whether the current task is a real-time or deadline one. */
+bool pinmap_is_real_time(void)
+{
+	return rt_or_dl_task(current);
+}
+
+unsigned int pinmap_online_cpus(void)
+{
+	return num_online_cpus();
+}
