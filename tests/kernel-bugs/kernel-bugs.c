@@ -305,6 +305,19 @@ static int deadlock(void)
 	return status != 0;
 }
 
+/* --- unlocked: the CPU touches a page in the middle of one that is split in the page table --- */
+
+static int unlocked(void)
+{
+	char *memory = map_aligned(HUGE);
+
+	madvise(memory, HUGE, MADV_HUGEPAGE);
+	memset(memory, 1, HUGE);
+	to_device_in_small_entries(memory);
+	printf("the middle: %d\n", *(volatile char *)(memory + HUGE / 2));
+	return 0;
+}
+
 /* --- shared: a huge page that a child has, too, moves to the device --- */
 
 static int shared(void)
@@ -371,6 +384,8 @@ int main(int argc, char **argv)
 		return freed_early(argc > 2);
 	if (!strcmp(command, "anon-vma"))
 		return anon_vma();
+	if (!strcmp(command, "unlocked"))
+		return unlocked();
 	if (!strcmp(command, "shared"))
 		return shared();
 	if (!strcmp(command, "hmm-range"))
