@@ -99,7 +99,7 @@ module_progress() {
 editor_project() {
 	local dir=$BUILDS/${KDIR##*/}/module
 	local tree=/cache${dir#"$CACHE"}/tree
-	local make=(in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=$tree"
+	local make=(in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=$tree"
 		"${COMPILER[@]}")
 	mkdir -p "$dir/tree"
 	module_copy "$TREE" "$dir/tree"
@@ -107,8 +107,8 @@ editor_project() {
 	step "$dir/log" "building the module for an editor" module_progress \
 		"${make[@]}" "-j$(nproc)" modules ||
 		die "the module cannot be built (log: $dir/log)"
-	"${make[@]}" rust-analyzer && in_kernel_root /src/packaging/rust-project "$tree"
-	sed "s,\"/src/,\"$TREE/,; s,\"/cache/,\"$CACHE/,; s,\"/usr,\"$KERNEL_ROOT/usr," \
+	"${make[@]}" rust-analyzer && in_root /src/packaging/rust-project "$tree"
+	sed "s,\"/src/,\"$TREE/,; s,\"/cache/,\"$CACHE/,; s,\"/usr,\"$ROOT/usr," \
 		"$dir/tree/rust-project.json" >"$TREE/rust-project.json"
 }
 
