@@ -280,14 +280,17 @@ impl IovaRange {
 
     /// Keeps the range taken for as long as the space exists.
     pub(crate) fn keep_forever(self) {
-        self.space.taken.lock().keep(self.span.last(), self.owner);
+        let left = self.space.taken.lock().keep(self.span.last(), self.owner);
+        drop(left);
     }
 }
 
 impl Drop for IovaRange {
     fn drop(&mut self) {
         let mut taken = self.space.taken.lock();
-        taken.free(self.space.bounds(), self.span.last(), self.owner);
+        let left = taken.free(self.space.bounds(), self.span.last(), self.owner);
+        drop(taken);
+        drop(left);
     }
 }
 

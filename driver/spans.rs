@@ -241,27 +241,27 @@ impl<L: Clone> Spans<L> {
     }
 
     /// Frees the span of `owner` that ends at `last`, unless somebody else has done so. Does not
-    /// allocate.
-    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
+    /// allocate. Returns what the owner has [left](Self::leave).
+    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) -> Option<L> {
+        let taken = self.find_mut(last, owner)?;
+        taken.owner = None;
+        taken.is_window = false;
+        let (span, left) = (taken.span, taken.left.take());
         if self.vacant.len() == VACANT {
             self.free_vacant(bounds);
         }
-        if let Some(taken) = self.find_mut(last, owner) {
-            taken.owner = None;
-            taken.left = None;
-            taken.is_window = false;
-            let span = taken.span;
-            // There is room.
-            let _ = self.vacant.push_within_capacity(span);
-        }
+        // There is room.
+        let _ = self.vacant.push_within_capacity(span);
+        left
     }
 
-    /// Keeps the span of `owner` that ends at `last` taken for as long as the space exists.
-    pub(crate) fn keep(&mut self, last: u64, owner: u64) {
+    /// Keeps the span of `owner` that ends at `last` taken for as long as the space exists. Returns
+    /// what the owner has [left](Self::leave): nobody else gets it.
+    pub(crate) fn keep(&mut self, last: u64, owner: u64) -> Option<L> {
         let nobody = self.next_owner();
-        if let Some(taken) = self.find_mut(last, owner) {
-            taken.owner = Some(nobody);
-        }
+        let taken = self.find_mut(last, owner)?;
+        taken.owner = Some(nobody);
+        taken.left.take()
     }
 
     /// Frees the span that ends at `last`, if `owner` has left it and nobody else has freed it.

@@ -69,7 +69,6 @@ impl Spare {
         *fields.exported.get_mut() = false;
         *fields.published.get_mut() = false;
         *fields.pinned.get_mut() = 0;
-        // With several mappings it was reaped, too.
         *fields.reaped.get_mut() = false;
         Some(Self { buffer, kit })
     }

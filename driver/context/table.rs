@@ -487,7 +487,7 @@ impl Context {
         gather.flush();
         let mut result = Ok(());
         // From the end on, so that the next registration of these finds the memory of the first one
-        // first, and with it its device address.
+        // first.
         while let Some(one) = removed.pop() {
             result = result.and(one.release(self));
             task::cond_resched();

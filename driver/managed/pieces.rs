@@ -64,7 +64,8 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
     let Some(second) = rest.next() else {
         let span = block.bus_span(first.run).ok_or((first.run.first, EINVAL))?;
         // SAFETY: The pages are held. Before they are let go, they are unmapped, or the notifier
-        // unmaps them before they can be freed.
+        // unmaps them before they can be freed. Those to be written are a part of what
+        // `Held::writable()` says.
         let result = unsafe { block.lender.map(span, first.pfn, first.write) };
         return result.map_err(|error| (first.run.first, error));
     };

@@ -99,7 +99,7 @@ fn is_huge(snapshot: &Snapshot) -> bool {
 
 /// Decides where the memory of `fault` is to be, of which the page table has `snapshot`, and moves
 /// it, unless all memory of its range [stays on the host](Managed::is_all_for_host). `EINTR`: a
-/// fatal signal came. Not inlined: mostly, nothing moves.
+/// fatal signal came.
 pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> Result<Placed> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();

@@ -301,7 +301,7 @@ fn attempts(
     }
 }
 
-/// Tries to serve a fault. Not inlined: what a later attempt needs, too, is not calculated before.
+/// Tries to serve a fault.
 fn attempt(
     managing: &Managing,
     fault: Fault,

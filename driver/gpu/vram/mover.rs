@@ -44,8 +44,9 @@ const MARK: u64 = 0x7069_6e6d_6170_2e2e;
 ///
 /// # Invariants
 ///
-/// The pages of the host stay, and nobody else uses their contents, until the copies have ended
-/// that they are given to. So does the peer, and its page.
+/// Where there is a source (not in [`Jobs::zeros`]), the pages of the host stay, and nobody else
+/// uses their contents, until the copies have ended that they are given to. So does the peer, and
+/// its page.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
     /// Frame number of the first page of the host, or of the peer on the bus.

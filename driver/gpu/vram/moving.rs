@@ -278,6 +278,7 @@ impl Gpu {
             };
             let pfn = pair.item.pfn.unwrap_or(0);
             let on_bus = peer.and_then(|peer| peer.gpu.bus_frame(pfn));
+            // INVARIANT: The page was collected, and is let go of only after the copies.
             let _ = list.push_within_capacity(Move {
                 pfn: on_bus.unwrap_or(pfn),
                 peer: on_bus.is_some(),
@@ -384,6 +385,7 @@ impl Gpu {
                 outcome.no_room = outcome.no_room.saturating_add(1);
                 return false;
             };
+            // INVARIANT: The pair has the page, which is let go of only after the copies.
             let _ = moves.push_within_capacity(Move {
                 pfn: page.pfn(),
                 peer: false,

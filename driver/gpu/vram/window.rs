@@ -165,8 +165,8 @@ impl Window {
         Ok(())
     }
 
-    /// Ends what [`open`](Self::open) began, when the engine is not at it any more. `copied`: it
-    /// has copied everything, which is passed on to the pages.
+    /// Ends what [`open`](Self::open) began with the same `moves`, when the engine is not at it any
+    /// more. `copied`: it has copied everything, which is passed on to the pages.
     #[allow(unsafe_code, reason = "what is lent for a copy is known here alone")]
     pub(super) fn close(&mut self, moves: &[Move], to_vram: bool, copied: bool) -> Result {
         match mem::replace(&mut self.reach, Reach::Runs(0)) {

@@ -44,8 +44,7 @@ fn have_none(some: &[usize]) -> bool {
     has_page(any) == 0
 }
 
-/// Moves what `test` says of each of `some` into `bits` from above. Not inlined, so that what was
-/// looked at together is not kept for it.
+/// Moves what `test` says of each of `some` into `bits` from above.
 fn push_each(bits: u64, some: &[usize], test: &impl Fn(u64) -> u64) -> u64 {
     let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
     some.iter().fold(bits, push)
