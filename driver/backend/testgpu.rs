@@ -11,7 +11,7 @@ use crate::{
         PAGE_SHIFT, PAGE_SIZE,
     },
     sys::pci::{
-        mmio::{Caching, Window},
+        mmio::{Caching, Mmio},
         Bar, Function,
     },
     uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
@@ -48,11 +48,11 @@ const USED_VECTORS: u32 = 4;
 #[pin_data]
 pub(super) struct TestGpu {
     #[pin]
-    registers: Window,
+    registers: Mmio,
     #[pin]
-    doorbells: Window,
+    doorbells: Mmio,
     #[pin]
-    vram: Window,
+    vram: Mmio,
     doorbell_bar: Bar,
     vram_bar: Bar,
     limits: Limits,
@@ -106,7 +106,7 @@ impl TestGpu {
             return Ok(None);
         }
         let registers = function.bar(BAR_REGISTERS);
-        let registers = KBox::pin_init(Window::new(&registers, Caching::Uncached), GFP_KERNEL)?;
+        let registers = KBox::pin_init(Mmio::new(&registers, Caching::Uncached), GFP_KERNEL)?;
         let major = field(registers.read(VERSION), 31, 16);
         if registers.read(MAGIC) != MAGIC_VALUE || major != VERSION_MAJOR {
             return Ok(None);
@@ -122,16 +122,16 @@ impl TestGpu {
             let vram_bar = function.bar(BAR_VRAM);
             let register_bar = function.bar(BAR_REGISTERS);
             let registers =
-                KBox::pin_init(Window::new(&register_bar, Caching::Uncached), GFP_KERNEL)?;
+                KBox::pin_init(Mmio::new(&register_bar, Caching::Uncached), GFP_KERNEL)?;
             let limits = Self::read_limits(&registers, &doorbell_bar, &vram_bar)?;
             let fault_entries = registers.read(FAULT_ENTRIES).clamp(1, MAX_FAULTS);
             let features = registers.read(FEATURES);
             let has_atomics = features & FEATURE_ATOMIC != 0;
             drop(registers);
             Ok(try_pin_init!(Self {
-                registers <- Window::new(&register_bar, Caching::Uncached),
-                doorbells <- Window::new(&doorbell_bar, Caching::Uncached),
-                vram <- Window::new(&vram_bar, Caching::WriteCombined),
+                registers <- Mmio::new(&register_bar, Caching::Uncached),
+                doorbells <- Mmio::new(&doorbell_bar, Caching::Uncached),
+                vram <- Mmio::new(&vram_bar, Caching::WriteCombined),
                 doorbell_bar,
                 vram_bar,
                 limits,
@@ -145,7 +145,7 @@ impl TestGpu {
         })
     }
 
-    fn read_limits(registers: &Window, doorbells: &Bar, vram: &Bar) -> Result<Limits> {
+    fn read_limits(registers: &Mmio, doorbells: &Bar, vram: &Bar) -> Result<Limits> {
         let number = |offset| u32::try_from(registers.read(offset)).map_err(|_| ENODEV);
         let va_bits = number(VA_BITS)?;
         let limits = Limits {

@@ -2,38 +2,38 @@
 //! Fault-around: how many pages are faulted in with one that a device has touched and that the
 //! program has not; and how many huge pages move to the device with one that it has touched.
 //!
-//! The window is sized as that of a file's readahead. A first fault has one of [`FIRST`] pages. A
-//! fault right behind what the last one brought has twice its window, up to a whole block; no
-//! window goes beyond the end of its block. Any other fault begins anew. So memory that a device
+//! The readahead is sized as that of a file. A first fault has one of [`FIRST`] pages. A fault
+//! right behind what the last one brought has twice its readahead, up to a whole block; no
+//! readahead goes beyond the end of its block. Any other fault begins anew. So memory that a device
 //! goes through costs few faults, and where a device touches a page here and there, little is
 //! allocated that is never used.
 //!
 //! Huge pages that move are treated the same way: the first moves alone, and if the device then
 //! comes to the one behind what has moved, twice as many move with that, up to [`MOST`].
 //!
-//! `docs/speed.md` has what a page costs with windows of 1 to 512 pages.
+//! `docs/speed.md` has what a page costs with readaheads of 1 to 512 pages.
 
 use super::block::PAGES;
 
-/// Pages in the window of a first fault, with its own: 64 KiB.
+/// Pages in the readahead of a first fault, with its own: 64 KiB.
 pub const FIRST: usize = 16;
 
-/// The window of the last fault in a block, packed into a word, so that it can be kept where
+/// The readahead of the last fault in a block, packed into a word, so that it can be kept where
 /// several processors read and write it without a lock.
 ///
 /// The number of a block has up to 44 bits (an address of 64 bits has 43).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window(u64);
+pub struct Readahead(u64);
 
 const BITS: u32 = 10;
 const MASK: u64 = (1 << BITS) - 1;
 
-impl Window {
+impl Readahead {
     /// No fault was served yet.
     pub const NONE: Self = Self(0);
 
-    /// Returns the window of a fault in block `number` that had room for `pages`, and brought those
-    /// up to page `end`, exclusive.
+    /// Returns the readahead of a fault in block `number` that had room for `pages`, and brought
+    /// those up to page `end`, exclusive.
     pub fn new(number: u64, end: usize, pages: usize) -> Self {
         let low = ((end.min(PAGES) as u64) << BITS) | pages.min(PAGES) as u64;
         Self(number.wrapping_shl(2 * BITS) | low)
@@ -63,14 +63,14 @@ impl Window {
     }
 }
 
-/// Returns how many pages the window of a fault on page `index` of block `number` has, its own
-/// included; it may reach beyond the block. `here` and `before` are the last windows of the block
-/// and of the one before it.
-pub fn pages(number: u64, index: usize, here: Window, before: Window) -> usize {
+/// Returns how many pages the readahead of a fault on page `index` of block `number` has, its own
+/// included; it may reach beyond the block. `here` and `before` are the last readaheads of the
+/// block and of the one before it.
+pub fn pages(number: u64, index: usize, here: Readahead, before: Readahead) -> usize {
     let mut pages = FIRST;
-    for window in [here, before] {
-        if window.ends_at(number, index) {
-            pages = pages.max(window.pages().saturating_mul(2));
+    for readahead in [here, before] {
+        if readahead.ends_at(number, index) {
+            pages = pages.max(readahead.pages().saturating_mul(2));
         }
     }
     pages.min(PAGES)
@@ -80,7 +80,7 @@ pub fn pages(number: u64, index: usize, here: Window, before: Window) -> usize {
 pub const MOST: u64 = 7;
 
 /// How a device went through blocks that moved: the block behind them, and how many they were,
-/// packed into a word as a [`Window`] is.
+/// packed into a word as a [`Readahead`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Course(u64);
 
@@ -134,13 +134,13 @@ mod tests {
 
     /// Goes through memory from page 0 of block `first` on; returns what the faults brought.
     fn walk(first: u64, blocks: usize) -> Vec<usize> {
-        let (mut brought, mut last) = (Vec::new(), Window::NONE);
+        let (mut brought, mut last) = (Vec::new(), Readahead::NONE);
         let mut at = 0;
         while at < blocks * PAGES {
             let (number, index) = (first + (at / PAGES) as u64, at % PAGES);
-            let window = pages(number, index, last, last);
-            let count = window.min(PAGES - index);
-            last = Window::new(number, index + count, window);
+            let readahead = pages(number, index, last, last);
+            let count = readahead.min(PAGES - index);
+            last = Readahead::new(number, index + count, readahead);
             brought.push(count);
             at += count;
         }
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn who_jumps_begins_anew() {
-        let last = Window::new(5, 64, 64);
-        assert_eq!(pages(5, 64, last, Window::NONE), 128);
-        assert_eq!(pages(5, 65, last, Window::NONE), FIRST);
+        let last = Readahead::new(5, 64, 64);
+        assert_eq!(pages(5, 64, last, Readahead::NONE), 128);
+        assert_eq!(pages(5, 65, last, Readahead::NONE), FIRST);
         assert_eq!(pages(6, 64, last, last), FIRST);
-        assert_eq!(pages(6, 0, Window::NONE, last), FIRST);
-        assert_eq!(pages(0, 0, Window::NONE, Window::NONE), FIRST);
-        assert_eq!(pages(1, 0, Window::NONE, Window::NONE), FIRST);
+        assert_eq!(pages(6, 0, Readahead::NONE, last), FIRST);
+        assert_eq!(pages(0, 0, Readahead::NONE, Readahead::NONE), FIRST);
+        assert_eq!(pages(1, 0, Readahead::NONE, Readahead::NONE), FIRST);
     }
 
     #[test]
@@ -192,19 +192,19 @@ mod tests {
         }
 
         #[test]
-        fn a_window_is_what_was_packed(
+        fn a_readahead_is_what_was_packed(
             number in 0u64..1 << 43, end in 1..=PAGES, count in 1..=PAGES, other in 0..PAGES,
         ) {
-            let window = Window::from_bits(Window::new(number, end, count).bits());
-            prop_assert_eq!(window.pages(), count);
-            prop_assert!(window.ends_at(number, end));
-            prop_assert_eq!(window.ends_at(number, other), other == end);
-            prop_assert_eq!(window.ends_at(number + 1, 0), end == PAGES);
+            let readahead = Readahead::from_bits(Readahead::new(number, end, count).bits());
+            prop_assert_eq!(readahead.pages(), count);
+            prop_assert!(readahead.ends_at(number, end));
+            prop_assert_eq!(readahead.ends_at(number, other), other == end);
+            prop_assert_eq!(readahead.ends_at(number + 1, 0), end == PAGES);
         }
 
         #[test]
-        fn windows_are_bounded(number: u64, index: usize, here: u64, before: u64) {
-            let (here, before) = (Window::from_bits(here), Window::from_bits(before));
+        fn readaheads_are_bounded(number: u64, index: usize, here: u64, before: u64) {
+            let (here, before) = (Readahead::from_bits(here), Readahead::from_bits(before));
             let pages = pages(number, index, here, before);
             prop_assert!((FIRST..=PAGES).contains(&pages));
         }

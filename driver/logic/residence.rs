@@ -8,16 +8,16 @@
 //! *Thrashing* is memory that CPU and device take from each other: it goes home because the CPU
 //! touches it, as soon as it has moved to the device. *Crowded* is memory that was evicted to make
 //! room as soon as it was there. Both are told by counts: [`LIMIT`] times while the context had
-//! [`WINDOW`] faults served. Such a block stays in the host's memory, where both sides reach it,
+//! [`PERIOD`] faults served. Such a block stays in the host's memory, where both sides reach it,
 //! until so many more were served. So however little room there is, a device that needs several
 //! blocks at once gets them in the end.
 
 use crate::uapi;
 
-/// Times that a block may go home within a window.
+/// Times that a block may go home within a period.
 pub const LIMIT: u32 = 4;
-/// The window: faults of the context that are served.
-pub const WINDOW: u64 = 1024;
+/// The period: faults of the context that are served.
+pub const PERIOD: u64 = 1024;
 
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Advice {
 
 /// How often something has happened to a block, packed into a word, so that it can be kept where
 /// several processors read and write it without a lock: when it happened last, counted in faults
-/// that were served, and how often within a window of the time before.
+/// that were served, and how often within a period of the time before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct History(u64);
 
@@ -108,7 +108,7 @@ impl History {
     }
 
     fn count(self, now: u64) -> u32 {
-        if now.saturating_sub(self.last()) < WINDOW {
+        if now.saturating_sub(self.last()) < PERIOD {
             (self.0 & MOST) as u32
         } else {
             0
@@ -342,8 +342,8 @@ mod tests {
             history = history.again(served);
         }
         let last = u64::from(LIMIT - 1);
-        assert!(history.is_too_often(last + WINDOW - 1));
-        assert!(!history.is_too_often(last + WINDOW));
+        assert!(history.is_too_often(last + PERIOD - 1));
+        assert!(!history.is_too_often(last + PERIOD));
     }
 
     proptest! {
@@ -353,7 +353,7 @@ mod tests {
             let mut now = start;
             for _ in 0..steps {
                 history = history.again(now);
-                now += WINDOW;
+                now += PERIOD;
                 prop_assert!(!history.is_too_often(now));
             }
         }

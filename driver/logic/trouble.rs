@@ -7,12 +7,12 @@
 //! count, however many there are.
 
 /// Time in which faults are counted together, in nanoseconds.
-pub const WINDOW: u64 = 10_000_000_000;
+pub const PERIOD: u64 = 10_000_000_000;
 
 /// What the administrator allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strategy {
-    /// Stops by faults that a context may have in [`WINDOW`]; 0: as many as it likes.
+    /// Stops by faults that a context may have in [`PERIOD`]; 0: as many as it likes.
     pub limit: u32,
     /// How long a context with more of them is held off, in nanoseconds.
     pub hold_off: u64,
@@ -21,7 +21,7 @@ pub struct Strategy {
 /// The faults of one context.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trouble {
-    /// When the present window began.
+    /// When the present period began.
     since: u64,
     count: u32,
     held_until: u64,
@@ -40,7 +40,7 @@ impl Trouble {
     /// Records a fault that stopped a queue. Returns whether the context is held off because of
     /// it.
     pub fn note(&mut self, now: u64, strategy: Strategy) -> bool {
-        if now.saturating_sub(self.since) >= WINDOW {
+        if now.saturating_sub(self.since) >= PERIOD {
             self.since = now;
             self.count = 0;
         }
@@ -48,7 +48,7 @@ impl Trouble {
         if strategy.limit == 0 || self.count <= strategy.limit {
             return false;
         }
-        // The next window begins when the context may go on.
+        // The next period begins when the context may go on.
         self.held_until = now.saturating_add(strategy.hold_off);
         self.since = self.held_until;
         self.count = 0;
@@ -75,7 +75,7 @@ mod tests {
         let mut trouble = Trouble::new();
         for round in 0..100 {
             for fault in 0..3 {
-                assert!(!trouble.note(round * WINDOW + fault, STRATEGY));
+                assert!(!trouble.note(round * PERIOD + fault, STRATEGY));
             }
         }
         assert_eq!(trouble.held_until(), 0);
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn one_fault_too_many_holds_it_off() {
         let mut trouble = Trouble::new();
-        let now = 5 * WINDOW;
+        let now = 5 * PERIOD;
         for _ in 0..3 {
             assert!(!trouble.note(now, STRATEGY));
         }

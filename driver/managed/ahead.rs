@@ -9,7 +9,7 @@ use super::{
     past::Past,
     placement::{self, Plan},
     serve::Fault,
-    Managed, Managing, WINDOWS,
+    Managed, Managing, READAHEADS,
 };
 use crate::{
     gpu::{
@@ -130,7 +130,7 @@ fn begin<'a>(
 impl Managed {
     /// Where it is kept how a device has gone through the blocks before a block.
     fn course_to(&self, number: u64) -> Option<&Atomic<u64>> {
-        self.courses.get((number % WINDOWS) as usize)
+        self.courses.get((number % READAHEADS) as usize)
     }
 
     /// Returns how many blocks move with block `number`, which is touched.

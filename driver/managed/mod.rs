@@ -73,8 +73,8 @@ use range::{Range, Ranges};
 const FEW_BLOCKS: usize = 64;
 /// Blocks that are taken away at once when something has run out.
 const EVICTED: usize = 8;
-/// Number of blocks whose fault-around windows are remembered.
-const WINDOWS: u64 = 64;
+/// Number of blocks whose last readahead is remembered.
+const READAHEADS: u64 = 64;
 
 /// The blocks of a context, by their numbers.
 struct Blocks {
@@ -109,10 +109,10 @@ pub(crate) struct Managed {
     advice: AdviceBook,
     pasts: Pasts,
     budget: Budget,
-    /// The fault-around windows of the last faults, by the lowest bits of their blocks' numbers.
-    windows: [Atomic<u64>; WINDOWS as usize],
+    /// The readaheads of the last faults, by the lowest bits of their blocks' numbers.
+    readaheads: [Atomic<u64>; READAHEADS as usize],
     /// How devices go through blocks that move, by the lowest bits of the next ones' numbers.
-    courses: [Atomic<u64>; WINDOWS as usize],
+    courses: [Atomic<u64>; READAHEADS as usize],
     /// Room that is kept for the next page table that is read.
     #[pin]
     snapshot: SpinLock<Option<Snapshot>>,
@@ -150,7 +150,7 @@ impl Managed {
             advice <- AdviceBook::new(),
             pasts: Pasts::new()?,
             budget: Budget::new(vm.gpu(), account.uid(), account.mm()),
-            windows: core::array::from_fn(|_| Atomic::new(0)),
+            readaheads: core::array::from_fn(|_| Atomic::new(0)),
             courses: core::array::from_fn(|_| Atomic::new(0)),
             snapshot <- new_spinlock!(None, "pinmap_snapshot"),
         }? Error);

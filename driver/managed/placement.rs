@@ -12,7 +12,7 @@ use super::{
     past::Past,
     range::Count,
     serve::{lendable, Fault},
-    Managed, Managing, WINDOWS,
+    Managed, Managing, READAHEADS,
 };
 use crate::{
     gpu::{
@@ -25,7 +25,7 @@ use crate::{
     },
     logic::{
         block::{Pages, PAGES},
-        fault_around::{self, Window},
+        fault_around::{self, Readahead},
         pte::LARGE,
         residence::{self, Facts, Place, Rule},
         span::Span,
@@ -157,7 +157,7 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
         }));
     }
     let more = plan.part.pages().saturating_sub(1) as u32;
-    managed.note_window(fault, more, plan.window);
+    managed.note_readahead(fault, more, plan.readahead);
     managed.note_moved_in(past, plan.part, outcome, plan.rule);
     Ok(Placed::Moved)
 }
@@ -186,7 +186,7 @@ pub(super) struct Plan {
     /// The pages of the block to which the same applies.
     alike: Pages,
     read_only: bool,
-    window: usize,
+    readahead: usize,
     now: u64,
 }
 
@@ -211,8 +211,8 @@ impl Plan {
         let now = managed.served_so_far();
         let alike = super::block::pages_in(fault.block, all);
         let free = lendable(managed, fault.block).and(alike);
-        let window = managed.window(fault);
-        let part = part_to_move(managed.vm.gpu(), fault, snapshot, holder, free, window);
+        let readahead = managed.readahead(fault);
+        let part = part_to_move(managed.vm.gpu(), fault, snapshot, holder, free, readahead);
         let (place, rule) = residence::decide(Facts {
             advice,
             write: fault.write,
@@ -231,7 +231,7 @@ impl Plan {
             part,
             alike,
             read_only: !fault.write && advice.is_read_mostly(),
-            window,
+            readahead,
             now,
         })
     }
@@ -259,47 +259,49 @@ impl Managed {
         }
     }
 
-    /// Where the last window of a block is kept. Blocks share these places: it is only a hint.
-    fn window_of(&self, number: u64) -> Option<&Atomic<u64>> {
-        self.windows.get((number % WINDOWS) as usize)
+    /// Where the last readahead of a block is kept. Blocks share these places: it is only a hint.
+    fn readahead_of(&self, number: u64) -> Option<&Atomic<u64>> {
+        self.readaheads.get((number % READAHEADS) as usize)
     }
 
     /// Returns how many pages may be faulted in for `fault`, its own included.
-    pub(super) fn window(&self, fault: Fault) -> usize {
+    pub(super) fn readahead(&self, fault: Fault) -> usize {
         let number = fault.addr / LARGE;
         let load = |number| {
-            let word = self.window_of(number).map_or(0, |word| word.load(Relaxed));
-            Window::from_bits(word)
+            let word = self
+                .readahead_of(number)
+                .map_or(0, |word| word.load(Relaxed));
+            Readahead::from_bits(word)
         };
         let before = load(number.wrapping_sub(1));
         fault_around::pages(number, fault.index, load(number), before)
     }
 
-    /// Notes that for `fault`, with a window of so many pages, `more` were faulted in behind its
-    /// own.
-    pub(super) fn note_window(&self, fault: Fault, more: u32, window: usize) {
+    /// Notes that for `fault`, with a readahead of `readahead` pages, `more` were faulted in behind
+    /// its own.
+    pub(super) fn note_readahead(&self, fault: Fault, more: u32, readahead: usize) {
         let number = fault.addr / LARGE;
         let end = fault.index.saturating_add(more as usize).saturating_add(1);
-        if let Some(word) = self.window_of(number) {
-            word.store(Window::new(number, end, window).bits(), Relaxed);
+        if let Some(word) = self.readahead_of(number) {
+            word.store(Readahead::new(number, end, readahead).bits(), Relaxed);
         }
     }
 }
 
-/// The addresses that move with those of `fault`: the window behind it, as far as `free` and not in
-/// VRAM as far as is known, or the whole block if it is one page.
+/// The addresses that move with those of `fault`: the readahead behind it, as far as `free` and not
+/// in VRAM as far as is known, or the whole block if it is one page.
 fn part_to_move(
     gpu: &Gpu,
     fault: Fault,
     snapshot: &Snapshot,
     holder: Option<&Holder>,
     free: Pages,
-    window: usize,
+    readahead: usize,
 ) -> Span {
     if free == Pages::ALL && is_huge(holder.map_or(snapshot, |holder| &holder.snapshot)) {
         return fault.block;
     }
-    let behind = (fault.index..PAGES).take(window).skip(1);
+    let behind = (fault.index..PAGES).take(readahead).skip(1);
     let is_private = |index| gpu.offset_of(snapshot.pfn(index)?).map(|_| ());
     let more = behind.take_while(|&index| free.has(index) && is_private(index).is_none());
     let more = more.count() as u64;

@@ -356,14 +356,14 @@ fn attempt(
             return refuse(managing, fault, None).map(|()| Attempt::Strange);
         }
         _ => {
-            let window = managing.window(fault);
-            let more = ahead(managing, fault, snapshot, window);
+            let readahead = managing.readahead(fault);
+            let more = ahead(managing, fault, snapshot, readahead);
             if fault.write {
                 forget_first(managing, fault, more)?;
             }
             return match hmm::fault_in(managing.mm(), fault.addr, fault.write, LEAST, more) {
                 Ok(brought) => {
-                    managing.note_window(fault, brought, window);
+                    managing.note_readahead(fault, brought, readahead);
                     Ok(Attempt::FaultedIn)
                 }
                 Err(EINTR) => Err(Failed::Stopped),
@@ -387,15 +387,15 @@ fn attempt(
 
 /// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
 /// page table does not have, or not for writing, and that are managed and free, as far as they are
-/// in a window of so many pages.
-fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot, window: usize) -> u32 {
+/// with a readahead of so many pages.
+fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot, readahead: usize) -> u32 {
     let free = lendable(managed, fault.block);
     let is_missing = |index| match snapshot.leaf(index) {
         Leaf::Absent => true,
         Leaf::Page { write, .. } => fault.write && !write,
         Leaf::Forbidden => false,
     };
-    let behind = (fault.index..PAGES).take(window).skip(1);
+    let behind = (fault.index..PAGES).take(readahead).skip(1);
     let more = behind.take_while(|&index| free.has(index) && is_missing(index));
     more.count() as u32
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 use kernel::sync::atomic::{Atomic, Relaxed};
 
-/// Faults that a context may have within [`WINDOW`](crate::logic::trouble::WINDOW), until the
+/// Faults that a context may have within [`PERIOD`](crate::logic::trouble::PERIOD), until the
 /// administrator says otherwise. No sound program has as many.
 const LIMIT: u32 = 1000;
 /// How long a context is held off, in milliseconds, until the administrator says otherwise.

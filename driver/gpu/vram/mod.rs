@@ -6,7 +6,7 @@
 //! from working. The numbers are in `logic/share.rs`.
 //!
 //! * `private.rs`: pages of processes in it; `moving.rs`: those that are on their way; `mover.rs`,
-//!   `window.rs`: copies of them, by the driver's own engine
+//!   `copy_window.rs`: copies of them, by the driver's own engine
 //! * `reserve.rs`: room for them; `evict.rs`: who has to go home for it; `budget.rs`: how much of
 //!   it a context may have
 //! * `held.rs`: frames that nobody gets before the device has forgotten them
@@ -14,6 +14,8 @@
 
 #[cfg(pinmap_mirror)]
 pub(crate) mod budget;
+#[cfg(pinmap_mirror)]
+pub(in crate::gpu) mod copy_window;
 #[cfg(pinmap_mirror)]
 pub(in crate::gpu) mod evict;
 #[cfg(pinmap_mirror)]
@@ -28,8 +30,6 @@ pub(crate) mod peers;
 pub(crate) mod private;
 #[cfg(pinmap_mirror)]
 pub(crate) mod reserve;
-#[cfg(pinmap_mirror)]
-pub(in crate::gpu) mod window;
 
 use crate::{
     gpu::Gpu,

@@ -3,8 +3,8 @@
 //! place of the host's memory, the VRAM of another device can be read (`peers.rs`).
 //!
 //! The engine uses physical addresses: offsets into VRAM, and addresses on the bus, which are those
-//! of a *window* (`window.rs`). No context takes part, and so pages can be brought home after the
-//! context that moved them was closed.
+//! of a *window* (`copy_window.rs`). No context takes part, and so pages can be brought home after
+//! the context that moved them was closed.
 //!
 //! There are several windows, so that the engine has the next copies while the CPU takes care of
 //! the last ones. A task that has a window does not wait for another one: it waits for its copies
@@ -19,8 +19,8 @@
 //! copy: without it, what was copied is not what the pages had.
 
 use super::{
+    copy_window::{Bus, CopyWindow, WINDOWS},
     peers::Reading,
-    window::{Bus, Window, WINDOWS},
 };
 use crate::{
     address_space::AddressSpace,
@@ -62,7 +62,7 @@ pub(super) struct Move {
 pub(in crate::gpu) struct Mover {
     bus: Arc<Bus>,
     /// The windows that are not in use.
-    windows: KVec<Window>,
+    windows: KVec<CopyWindow>,
     /// The number of the last copy.
     sequence: u64,
     /// So many copies can be submitted at least.
@@ -74,7 +74,7 @@ pub(in crate::gpu) struct Mover {
 impl Mover {
     /// Makes the windows. Sleeps.
     pub(super) fn new(space: &Arc<AddressSpace>) -> Result<Self> {
-        let windows = Window::all(space)?;
+        let windows = CopyWindow::all(space)?;
         let first = windows.first().ok_or(EINVAL)?;
         Ok(Self {
             bus: first.bus.clone(),
@@ -301,7 +301,7 @@ pub(super) struct Copies<'a> {
     gpu: &'a Gpu,
     jobs: Jobs,
     to_vram: bool,
-    window: Option<Window>,
+    window: Option<CopyWindow>,
     /// As long as pages of a peer are mapped in the window.
     reading: Option<Reading>,
     state: State,
@@ -349,7 +349,7 @@ impl Copies<'_> {
         };
     }
 
-    fn take_window(&self, may_wait: bool) -> Result<Option<Window>> {
+    fn take_window(&self, may_wait: bool) -> Result<Option<CopyWindow>> {
         let take = || {
             let mut guard = self.gpu.mover.lock();
             Ok(Mover::that_works(&mut guard)?.windows.pop())
@@ -368,7 +368,7 @@ impl Copies<'_> {
     }
 
     /// Submits everything. Returns the number of the last copy.
-    fn submit(&mut self, window: Window) -> Result<u64> {
+    fn submit(&mut self, window: CopyWindow) -> Result<u64> {
         let window = self.window.insert(window);
         if let Some(peer) = &self.jobs.peer {
             self.reading = Some(Reading::begin(peer)?);

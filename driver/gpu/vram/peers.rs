@@ -3,9 +3,9 @@
 //!
 //! Memory that one device has and another one needs moves between them without the host's. The
 //! engine of the one that needs it reads it in the VRAM of the other, by the addresses of a window
-//! (`window.rs`), which are mapped to the other's BAR for as long as the copy takes. The kernel
-//! knows whether the bus lets such accesses through; where it does not, memory moves by way of the
-//! host.
+//! (`copy_window.rs`), which are mapped to the other's BAR for as long as the copy takes. The
+//! kernel knows whether the bus lets such accesses through; where it does not, memory moves by way
+//! of the host.
 //!
 //! A device that leaves no longer lets anybody begin to read its VRAM, and waits for those that do.
 //!

@@ -33,7 +33,7 @@ use kernel::{
 
 /// Entries of a scatterlist. Mapping many runs with one call tells the IOMMU once, instead of once
 /// for each run.
-type Window = [bindings::scatterlist];
+type Scatterlist = [bindings::scatterlist];
 
 /// Runs that are mapped without allocating memory.
 const FEW: usize = 4;
@@ -73,7 +73,7 @@ impl Filling<'_> {
     fn fill_front(
         &self,
         start: u64,
-        window: &mut Window,
+        list: &mut Scatterlist,
         wanted: impl Fn() -> Result,
         part: &mut Part,
         index: &mut usize,
@@ -89,7 +89,7 @@ impl Filling<'_> {
             }
             let at = start.saturating_add(part.length);
             let gfp = bindings::GFP_KERNEL_ACCOUNT;
-            self.map(at, self.pages.block(*index), gfp, window, part)?;
+            self.map(at, self.pages.block(*index), gfp, list, part)?;
             *index = index.saturating_add(1);
         }
         Ok(())
@@ -101,7 +101,7 @@ impl Filling<'_> {
     fn fill_back(
         &self,
         whole: Span,
-        window: &mut Window,
+        list: &mut Scatterlist,
         part: &mut Part,
         index: &mut usize,
     ) -> Result {
@@ -117,7 +117,7 @@ impl Filling<'_> {
             let bytes = bytes.saturating_mul(PAGE_SIZE);
             let mapped = whole.tail(part.length.saturating_add(bytes));
             let at = mapped.ok_or(EINVAL)?.start();
-            self.map(at, block, gfp, window, part)?;
+            self.map(at, block, gfp, list, part)?;
             *index = before;
             task::cond_resched();
         }
@@ -130,12 +130,12 @@ impl Filling<'_> {
         at: u64,
         block: &[Run],
         gfp: bindings::gfp_t,
-        window: &mut Window,
+        list: &mut Scatterlist,
         part: &mut Part,
     ) -> Result {
         const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
-        let window = window.get_mut(..block.len()).ok_or(EINVAL)?;
-        for (entry, run) in window.iter_mut().zip(block) {
+        let list = list.get_mut(..block.len()).ok_or(EINVAL)?;
+        for (entry, run) in list.iter_mut().zip(block) {
             // Does what sg_set_page() does: the entry is no chain, not the end, and has no offset.
             entry.page_link = self.frames.page(run.pfn()).addr();
             entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
@@ -143,13 +143,13 @@ impl Filling<'_> {
         let prot = self.table.prot(self.write);
         let domain = self.table.table();
         // SAFETY: The page table is valid. The entries describe pages
-        // that are kept; none of them chains or ends the list before `window.len()`.
+        // that are kept; none of them chains or ends the list before `list.len()`.
         let bytes = unsafe {
             bindings::iommu_map_sg(
                 domain,
                 at as usize,
-                window.as_mut_ptr(),
-                window.len() as u32,
+                list.as_mut_ptr(),
+                list.len() as u32,
                 prot,
                 gfp,
             )
@@ -164,7 +164,7 @@ impl Filling<'_> {
     }
 }
 
-fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
+fn scatterlist(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
     let entry = bindings::scatterlist::default();
     Ok(KVVec::from_elem(entry, entries, GFP_KERNEL)?)
 }
@@ -249,9 +249,11 @@ impl Use {
             let another = |index| index < blocks;
             return filling.fill_front(start, &mut few, wanted, part, &mut front, another);
         }
-        let mut entries_here = window(entries)?;
+        let mut entries_here = scatterlist(entries)?;
         // If there is no memory for a helper's entries, this CPU does all.
-        let helper = (blocks >= SHARED).then(|| window(entries).ok()).flatten();
+        let helper = (blocks >= SHARED)
+            .then(|| scatterlist(entries).ok())
+            .flatten();
         let Some(mut entries_there) = helper else {
             let another = |index| index < blocks;
             return filling.fill_front(start, &mut entries_here, wanted, part, &mut front, another);
@@ -263,8 +265,8 @@ impl Use {
         work::beside(
             &mut || {
                 let another = |_| filling.begin();
-                let window = &mut entries_here;
-                result = filling.fill_front(start, window, &wanted, part, &mut front, another);
+                let list = &mut entries_here;
+                result = filling.fill_front(start, list, &wanted, part, &mut front, another);
                 if result.is_err() {
                     filling.stopped.store(true, Relaxed);
                 }
@@ -280,9 +282,9 @@ impl Use {
             result = result.and(Err(EIO));
         }
         let another = |index| index < behind;
-        let window = &mut entries_here;
+        let list = &mut entries_here;
         result = result
-            .and_then(|()| filling.fill_front(start, window, &wanted, part, &mut front, another));
+            .and_then(|()| filling.fill_front(start, list, &wanted, part, &mut front, another));
         if result.is_ok() {
             part.length = part.length.saturating_add(back.length);
             return Ok(());

@@ -60,12 +60,12 @@ impl Drop for Mapping {
 
 /// A base address register that the driver accesses 8 bytes at a time, at multiples of 8.
 #[pin_data]
-pub(crate) struct Window {
+pub(crate) struct Mmio {
     #[pin]
     mapping: Revocable<Mapping>,
 }
 
-impl Window {
+impl Mmio {
     /// Maps the whole of `bar`, which must be requested and stay so until [`revoke`](Self::revoke).
     pub(crate) fn new(bar: &Bar, caching: Caching) -> impl PinInit<Self, Error> {
         let (start, length) = (bar.start, bar.length);
@@ -141,7 +141,7 @@ impl Window {
         true
     }
 
-    /// Orders all earlier stores before all later ones, through any `Window` of the function.
+    /// Orders all earlier stores before all later ones, through any `Mmio` of the function.
     pub(crate) fn order(&self) {
         // SAFETY: No requirements.
         unsafe { helpers::pinmap_wmb() };

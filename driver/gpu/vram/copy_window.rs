@@ -69,7 +69,7 @@ enum Reach {
 }
 
 /// A window, of the size of a block of managed memory.
-pub(super) struct Window {
+pub(super) struct CopyWindow {
     pub(super) bus: Arc<Bus>,
     /// The first page of it, counted in all windows.
     first: u64,
@@ -78,7 +78,7 @@ pub(super) struct Window {
     reach: Reach,
 }
 
-impl Window {
+impl CopyWindow {
     /// Makes all windows. Sleeps.
     pub(super) fn all(space: &Arc<AddressSpace>) -> Result<KVec<Self>> {
         let packed = Target {
