@@ -74,7 +74,7 @@ impl kernel::InPlaceModule for Module {
     }
 }
 
-/// What all functions of the driver have in common.
+/// Parts that all functions of the driver have in common.
 pub(crate) struct Common {
     processes: Arc<Processes>,
     gpus: Arc<Gpus>,

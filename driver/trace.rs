@@ -167,7 +167,7 @@ pub(crate) enum Cause {
     Touched = 0,
     /// The program has moved it.
     Prefetched = 1,
-    /// It had to make room.
+    /// Made room for others.
     Evicted = 2,
 }
 

@@ -35,7 +35,7 @@ pub(crate) enum Backing {
 pub(super) struct Holding {
     /// `None` before the memory is pinned, and after it was let go of.
     pub(super) memory: Option<Backing>,
-    /// Its entry in the statistics.
+    /// The entry in the statistics.
     pub(super) stat: StatGuard,
 }
 

@@ -30,7 +30,7 @@ pub(crate) enum State {
     Doomed,
     /// In use.
     Live,
-    /// Its memory went away, and the mappings are undone.
+    /// Stale: the memory went away, and the mappings are undone.
     Stale,
     /// Ended, because it was released.
     Released,

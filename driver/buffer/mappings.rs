@@ -42,7 +42,7 @@ pub(super) struct MappedAt {
     stat: StatGuard,
 }
 
-/// What becomes of a mapping that is made.
+/// Options of a mapping that is made.
 pub(super) struct How {
     /// User space knows the mapping.
     pub(super) published: bool,

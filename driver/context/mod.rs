@@ -61,7 +61,7 @@ pub(crate) struct Context {
     /// Whether the context has joined the [`SharedBuffers`] of its process and was given the
     /// portable buffers that are in there.
     admitted: Atomic<bool>,
-    /// What manages memory of the program, once it is asked to.
+    /// Manages memory of the program, once it is asked to.
     #[cfg(pinmap_mirror)]
     #[pin]
     managing: Mutex<Option<Arc<Managing>>>,

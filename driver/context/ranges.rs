@@ -129,12 +129,12 @@ impl Context {
         }
     }
 
-    /// What manages memory of the context, if something does.
+    /// Returns what manages memory of the context, if something does.
     pub(crate) fn managing_now(&self) -> Option<Arc<Managing>> {
         self.managing.lock().clone()
     }
 
-    /// What manages the context's memory; made by the first call.
+    /// Returns what manages the context's memory; made by the first call.
     fn managing(&self) -> Result<Arc<Managing>> {
         let member = self.member.as_ref().ok_or(EINVAL)?;
         let mut managing = self.managing.lock();

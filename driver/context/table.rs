@@ -91,7 +91,7 @@ pub(super) struct Table {
     /// Managed ranges by handle.
     pub(super) ranges: RBTree<u64, Range>,
     pub(super) windows: Windows,
-    /// What was released last, for the next registrations.
+    /// Memory of what was released last, for the next registrations.
     spares: KVec<Spares>,
 }
 

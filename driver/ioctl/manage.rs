@@ -25,7 +25,7 @@ pub(super) fn bounds(context: &Context) -> Result<Span> {
     Managed::bounds(context.space()).ok_or(EINVAL)
 }
 
-/// What manages the memory of `context`, whose program is the caller.
+/// Returns what manages the memory of `context`, whose program is the caller.
 #[cfg(pinmap_mirror)]
 pub(super) fn managing(context: &Context) -> Result<Arc<Managing>> {
     context.check_caller()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is advised for which addresses: a list of disjoint spans, in order. Neighbours that are
+//! Advice for addresses: a list of disjoint spans, in order. Neighbours that are
 //! advised alike are one.
 //!
 //! The list lives in memory that its owner provides, since it is changed where nothing can be
@@ -18,7 +18,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What fills places that are not used.
+    /// The filler of places that are not used.
     pub const UNUSED: Self = Self {
         span: match Span::from_bounds(0, 0) {
             Some(span) => span,
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(advised.entries(), left);
     }
 
-    /// What was advised page by page is taken by one pass, however much it is.
+    /// Advice that was given page by page is taken by one pass, however much it is.
     #[test]
     fn many_at_once() {
         const MANY: u64 = 100_000;

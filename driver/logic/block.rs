@@ -184,7 +184,7 @@ impl Run {
     }
 }
 
-/// What a device was lent of a block.
+/// Pages of a block that a device was lent.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
     present: Pages,
@@ -387,7 +387,7 @@ mod tests {
             }
         }
 
-        /// What was entered is unmapped once, in the runs in which it was mapped.
+        /// Pages that were entered are unmapped once, in the runs in which it was mapped.
         #[test]
         fn runs_come_and_go(
             steps in prop::collection::vec((0usize..PAGES, 1usize..40, 0u8..3), 1..80),

@@ -261,7 +261,7 @@ pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
 pub struct Managing {
     /// The addresses.
     pub range: Span,
-    /// What holds there where nothing is advised.
+    /// Advice that holds there where the program has given none.
     pub advice: Advice,
     /// Whether it is a window, which has whole large pages.
     pub is_window: bool,
@@ -377,7 +377,7 @@ pub fn residency(
     Ok(range)
 }
 
-/// What PREFETCH is to do.
+/// A plan of PREFETCH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     dead_code,

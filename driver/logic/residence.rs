@@ -28,7 +28,7 @@ pub enum Place {
     Device,
 }
 
-/// What the program has advised for an address: a set of `PINMAP_ADVICE_` bits.
+/// Advice that the program has given for an address: a set of `PINMAP_ADVICE_` bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advice(u32);
 
@@ -155,18 +155,18 @@ pub enum Rule {
     Prefetched = uapi::PINMAP_RULE_PREFETCHED,
     /// The CPU has touched it.
     Home = uapi::PINMAP_RULE_HOME,
-    /// It had to make room.
+    /// Made room for others.
     Evicted = uapi::PINMAP_RULE_EVICTED,
-    /// It had to make room again and again.
+    /// Made room for others again and again.
     Crowded = uapi::PINMAP_RULE_CROWDED,
     /// The device has accessed it atomically.
     Atomic = uapi::PINMAP_RULE_ATOMIC,
 }
 
-/// What is known when a device has touched memory.
+/// Facts that are known when a device has touched memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// What the program has advised.
+    /// Advice of the program.
     pub advice: Advice,
     /// Whether the device writes.
     pub write: bool,

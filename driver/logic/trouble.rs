@@ -9,7 +9,7 @@
 /// Time in which faults are counted together, in nanoseconds.
 pub const PERIOD: u64 = 10_000_000_000;
 
-/// What the administrator allows.
+/// Limits that the administrator sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strategy {
     /// Stops by faults that a context may have in [`PERIOD`]; 0: as many as it likes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What a program advises for its memory.
+//! Advice that a program gives for its memory.
 //!
 //! Advice is kept by *linear addresses*: where memory was when it was first touched, which the
 //! kernel knows of each area, and which mremap() does not change. Memory that is at its linear
@@ -244,8 +244,8 @@ impl Managed {
         self.advice.set(mm, range, advice)
     }
 
-    /// What holds for `addr`, in `area` with the addresses `all`: what is advised, or else what was
-    /// said when the range was managed; and around it all addresses for which that is true.
+    /// Returns the advice for `addr`, in `area` with the addresses `all`, or else what was said
+    /// when the range was managed; and around it all addresses for which that is true.
     pub(super) fn advice_at(&self, area: Area<'_>, addr: u64, all: Span) -> (Advice, Span) {
         let (advice, around) = self.advice.at(area, addr, all);
         match self.ranges.lock().around(addr, around) {

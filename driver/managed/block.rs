@@ -32,7 +32,7 @@ use kernel::{
     },
 };
 
-/// What is changed by whoever serves faults of the block, one at a time.
+/// State that whoever serves faults of the block changes, one at a time.
 pub(super) struct Service {
     /// The block was given up: it is not in the list, and the device has nothing of it.
     pub(super) dead: bool,
@@ -40,10 +40,10 @@ pub(super) struct Service {
     range: Option<IovaRange>,
 }
 
-/// What the device has.
+/// Pages that the device has.
 pub(super) struct Lent {
     pub(super) pages: block::Block,
-    /// Those of them that are in VRAM: the IOMMU has nothing to do with them.
+    /// Pages of these that are in VRAM: the IOMMU has nothing to do with them.
     private: Pages,
     /// The table for single pages, once there was one.
     pub(super) lower: Option<Lower>,
@@ -81,7 +81,7 @@ pub(super) struct Block {
     served: Atomic<u64>,
 }
 
-/// What it takes to put a block in the list.
+/// Everything that a block in the list needs.
 pub(super) type Node = RBTreeNodeReservation<u64, Arc<Block>>;
 
 /// A block that has addresses on the bus, but is nowhere yet: what can be made before a fault.

@@ -82,13 +82,13 @@ struct Blocks {
     count: usize,
     /// Number of blocks from which on empty ones are given up.
     many: usize,
-    /// What is made for the next block, while nobody waits for it.
+    /// A block prepared while the device is busy, for the next fault in a new one.
     spare: Option<Spare>,
     /// The context has ended, and no block can be made.
     ended: bool,
 }
 
-/// What a context manages, and what the device was given of it.
+/// Memory that a context manages, and what the device was given of it.
 #[pin_data]
 pub(crate) struct Managed {
     vm: Arc<Vm>,
@@ -169,7 +169,7 @@ impl Managed {
         drop(other);
     }
 
-    /// What the context may have of VRAM.
+    /// The share of VRAM that the context may have.
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What has happened to blocks, as far as it is remembered: for a number of them, by the lowest
-//! bits of their numbers. It outlives the [`Block`](super::block::Block), which goes when the
+//! The history of blocks, as far as it is remembered: for a number of them, by the lowest bits of
+//! their numbers. It outlives the [`Block`](super::block::Block), which goes when the
 //! device has nothing of it. It is used without a lock, and only ever a hint.
 
 use crate::logic::{
@@ -16,7 +16,7 @@ use kernel::{
 /// Blocks that are remembered: 2 GiB of neighbours.
 const REMEMBERED: u64 = 1024;
 
-/// What has happened to a block.
+/// The history of a block.
 pub(super) struct Past {
     /// The number of the block and one; 0: none.
     number: Atomic<u64>,
@@ -30,7 +30,7 @@ pub(super) struct Past {
     stuck: Atomic<u64>,
     /// Whether pages have moved to the device since it was last counted that some went home.
     is_there: Atomic<u32>,
-    /// The same of evictions.
+    /// Counts of evictions, in the same way.
     can_be_evicted: Atomic<u32>,
     /// The rule by which pages are on the host, and that by which they are on the device.
     host: Atomic<u32>,
@@ -124,7 +124,7 @@ impl Past {
     }
 }
 
-/// What has happened to the blocks of a context.
+/// The history of the blocks of a context.
 pub(super) struct Pasts(KVVec<Past>);
 
 impl Pasts {
@@ -147,7 +147,7 @@ impl Pasts {
         Ok(Self(pasts))
     }
 
-    /// What is remembered of block `number`. From any context.
+    /// Returns what is remembered of block `number`. From any context.
     pub(super) fn get(&self, number: u64) -> Option<&Past> {
         let past = self.find(number);
         if past.is_none() {
@@ -185,7 +185,7 @@ impl Pasts {
         }
     }
 
-    /// What is remembered of block `number`, if something is.
+    /// Returns what is remembered of block `number`, if something is.
     pub(super) fn find(&self, number: u64) -> Option<&Past> {
         let past = self.0.get((number % REMEMBERED) as usize)?;
         (past.number.load(Relaxed) == number.saturating_add(1)).then_some(past)

@@ -46,9 +46,9 @@ use kernel::{
 pub(super) enum Placed {
     /// Some of it has moved: the page table has changed.
     Moved,
-    /// It stays on the host.
+    /// The memory stays on the host.
     Stays(Extent),
-    /// It was to move, but nothing of it did: somebody has it pinned, or uses it at this moment.
+    /// Nothing moved that was to: somebody has it pinned, or uses it at this moment.
     Busy(Extent),
 }
 
@@ -177,11 +177,11 @@ pub(super) fn holder(
     }
 }
 
-/// What is to become of the memory around a fault.
+/// A decision about the memory around a fault.
 pub(super) struct Plan {
     pub(super) place: Place,
     pub(super) rule: Rule,
-    /// What moves, if it does.
+    /// Addresses that move, if any do.
     pub(super) part: Span,
     /// The pages of the block to which the same applies.
     alike: Pages,

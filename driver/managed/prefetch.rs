@@ -33,7 +33,7 @@ use crate::{
 };
 use kernel::{mm::Mm, prelude::*};
 
-/// What became of a range, in bytes.
+/// The outcome for a range, in bytes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Prefetched {
     pub(crate) moved: u64,
@@ -129,12 +129,12 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// What a call moves.
+/// A call, and how it moves memory.
 struct Course<'a> {
     managed: &'a Managed,
     mm: &'a Mm,
     home: bool,
-    /// What the device was given before this moment may make room.
+    /// Memory that the device was given before this moment may make room.
     until: u64,
     /// The range, until what it has on the device counts as given after that.
     unkept: Option<Span>,

@@ -18,7 +18,7 @@ use kernel::{
     },
 };
 
-/// What is counted of a range.
+/// Counters of a range.
 #[derive(Clone, Copy)]
 pub(super) enum Count {
     /// Faults of the device that were served.
@@ -35,7 +35,7 @@ pub(super) enum Count {
     HomePrefetched,
     /// Pages that had to make room.
     HomeEvicted,
-    /// Those of `InTouched` whose block was evicted before.
+    /// Pages of `InTouched` whose block was evicted before.
     Refaults,
     /// Times that a block began to thrash.
     Thrashing,
@@ -43,7 +43,7 @@ pub(super) enum Count {
     DeviceNs,
     /// Nanoseconds that faults of the CPU took.
     HostNs,
-    /// Those of `InTouched` and `InPrefetched` that came from another device directly.
+    /// Pages of `InTouched` and `InPrefetched` that came from another device directly.
     FromPeers,
     /// Pages that other devices took directly.
     ToPeers,
@@ -155,7 +155,7 @@ impl Ranges {
 #[pin_data]
 pub(crate) struct Range {
     span: Span,
-    /// What holds where nothing is advised.
+    /// Advice that holds where the program has given none.
     pub(super) advice: Advice,
     is_window: bool,
     counts: [Atomic<u64>; Count::NUMBER],

@@ -15,7 +15,7 @@ use crate::{
 };
 use kernel::{mm::Mm, prelude::*};
 
-/// What was told, in sum.
+/// Sums of what was told.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Told {
     pub(crate) count: u32,
@@ -38,7 +38,7 @@ impl Told {
     }
 }
 
-/// What a page has in common with its neighbours in a run.
+/// Facts that a page has in common with its neighbours in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
     place: u32,
@@ -242,7 +242,7 @@ fn hole(mm: &Mm, span: Span, last: Option<&pinmap_run>) -> Result<Option<Span>> 
     })
 }
 
-/// What is told of addresses where nothing is mapped.
+/// The answer for addresses where nothing is mapped.
 fn absent(hole: Span) -> pinmap_run {
     pinmap_run {
         addr: hole.start(),

@@ -582,7 +582,7 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
     unmapped(managed, block, pages)
 }
 
-/// Those of `pages` of a block that no mapping of the context has.
+/// Returns the pages of `pages` of a block that no mapping of the context has.
 fn unmapped(managed: &Managed, block: Span, pages: Pages) -> Pages {
     let mut pages = pages;
     let mut rest = Some(block);

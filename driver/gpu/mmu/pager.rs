@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What serves the faults of a context's queues: the interface between the scheduler, which learns
-//! of a fault, and managed memory, which knows what to do about it.
+//! Serving the faults of a context's queues: the interface between the scheduler, which learns of a
+//! fault, and managed memory, which knows what to do about it.
 //!
 //! A queue that faults on an address which the pager manages keeps its place, and waits. A thread
 //! calls [`Pager::serve`], and then the device repeats the access. If the pager refuses, the queue
@@ -55,7 +55,7 @@ pub(crate) trait Pager: Send + Sync {
     fn end(&self);
 }
 
-/// What has taken pages from VRAM that the CPU did not touch.
+/// The reason why pages left VRAM that the CPU did not touch.
 #[cfg(pinmap_mirror)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
@@ -101,7 +101,7 @@ pub(crate) struct Refusal {
     pub(crate) retries: u64,
 }
 
-/// What serves faults of a context's queues.
+/// Serves faults of a context's queues.
 pub(super) enum Paging {
     /// The context manages no memory.
     Nothing,
@@ -111,7 +111,7 @@ pub(super) enum Paging {
 }
 
 impl Vm {
-    /// What serves faults of the context's queues.
+    /// Returns what serves faults of the context's queues.
     pub(in crate::gpu) fn pager(&self) -> Option<Arc<dyn Pager>> {
         match &*self.paging.lock() {
             Paging::By(pager) => Some(pager.clone()),

@@ -360,7 +360,7 @@ pub(crate) struct Vm {
     /// Held while something is prepared for the next fault: whoever wants it given up waits for it.
     #[pin]
     preparing: Mutex<()>,
-    /// What serves faults of the context's queues.
+    /// Returns what serves faults of the context's queues.
     #[pin]
     pub(super) paging: SpinLock<Paging>,
     /// The faults that stopped queues of the context.

@@ -19,7 +19,7 @@ const LIMIT: u32 = 1000;
 /// How long a context is held off, in milliseconds, until the administrator says otherwise.
 const HOLD_OFF_MS: u32 = 1000;
 
-/// What the administrator has set, and how often it was applied.
+/// The limit that the administrator has set, and how often it was applied.
 pub(in crate::gpu) struct Isolation {
     limit: Atomic<u32>,
     hold_off_ms: Atomic<u32>,

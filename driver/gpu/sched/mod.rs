@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Who runs: the queues of all contexts share the slots of the device, and its VMIDs.
+//! Scheduling: the queues of all contexts share the slots of the device, and its VMIDs.
 //!
 //! * `queue.rs`: a queue, its fences and its doorbell; `ids.rs`: which ids are free
 //! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/slots.rs`

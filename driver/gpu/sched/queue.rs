@@ -221,7 +221,7 @@ impl Queue {
         self.params.events.stats()
     }
 
-    /// What tracepoints tell of `stop`.
+    /// Returns what tracepoints tell of `stop`.
     pub(super) fn traced(&self, stop: &Stop) -> trace::QueueFault {
         traced(self.state.lock().handle, stop)
     }

@@ -46,7 +46,7 @@ struct State {
     ended: bool,
 }
 
-/// What serves the faults of a queue.
+/// The thread that serves the faults of a queue.
 #[pin_data]
 pub(super) struct Service {
     #[pin]
@@ -118,7 +118,7 @@ impl Queue {
         }
     }
 
-    /// What is needed to serve a fault.
+    /// Everything that is needed to serve a fault.
     fn server(&self) -> Result<Server<'_>, Refusal> {
         let refuse = |reason, errno| Refusal {
             reason,

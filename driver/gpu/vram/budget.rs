@@ -32,7 +32,7 @@ use kernel::{
 const OWNERS: usize = 1024;
 const OTHERS: u32 = 0;
 
-/// Who has a number.
+/// The owner of a number.
 #[derive(Clone, Default)]
 struct Holder {
     contexts: u32,
@@ -136,7 +136,7 @@ impl Owners {
     }
 }
 
-/// What a context may have of VRAM for pages that it moves there.
+/// The share of VRAM that a context may have for pages that it moves there.
 pub(crate) struct Budget {
     gpu: Arc<Gpu>,
     pub(super) owner: u32,

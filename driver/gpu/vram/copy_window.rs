@@ -24,7 +24,7 @@ pub(super) const WINDOWS: usize = 4;
 /// Pages of a run, on average, from which on runs are mapped.
 const MAPPED: u64 = 8;
 
-/// What all windows have in common.
+/// Parts that all windows have in common.
 pub(super) struct Bus {
     range: IovaRange,
     lender: Lender,

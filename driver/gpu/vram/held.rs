@@ -23,7 +23,7 @@ use kernel::{
 pub(in crate::gpu) struct Held {
     /// A bit for each.
     frames: KVVec<Atomic<u64>>,
-    /// Those that go when the device has forgotten what was cleared until now.
+    /// Frames that go when the device has forgotten what was cleared until now.
     settling: KVVec<Atomic<u64>>,
     /// Whether there may be some.
     any: Atomic<bool>,

@@ -254,7 +254,7 @@ impl Gpu {
     }
 }
 
-/// What the engine is to do.
+/// Jobs of the engine.
 pub(super) struct Jobs {
     /// Pages of VRAM to be zeroed. Their `pfn` counts for nothing.
     pub(super) zeros: KVec<Move>,

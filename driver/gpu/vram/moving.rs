@@ -29,7 +29,7 @@ const SPARE: usize = 4;
 /// Blocks, or parts of them, that one task has under way at the same time.
 const TOGETHER: usize = 3;
 
-/// What became of some pages that were to move.
+/// The outcome for some pages that were to move.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Outcome {
     /// Pages that moved.
@@ -38,7 +38,7 @@ pub(crate) struct Outcome {
     pub(crate) no_room: u64,
     /// Pages that somebody has pinned, or is using at this moment.
     pub(crate) busy: u64,
-    /// Those of `moved` that came from a peer.
+    /// Pages of `moved` that came from a peer.
     pub(crate) from_peer: u64,
 }
 
@@ -189,7 +189,7 @@ impl Drop for Moving<'_> {
     }
 }
 
-/// What one task has under way, the first begun first, each with what the caller knows about it.
+/// Moves that one task has under way, the first begun first, each with the caller's notes.
 ///
 /// They are finished in the order in which they were begun, and none is begun while the last has
 /// not. So nobody waits for a window with pages that those who have one may wait for. To collect
@@ -311,7 +311,7 @@ impl Gpu {
         Ok(self.send_home(lists, collected, None))
     }
 
-    /// The same for the memory of a CPU fault.
+    /// Does the same for the memory of a CPU fault.
     pub(super) fn begin_for<'a>(
         &'a self,
         fault: &'a HomeFault<'a>,
@@ -322,7 +322,7 @@ impl Gpu {
         Ok(self.send_home(lists, collected, None))
     }
 
-    /// The same for what of `part` is among `numbers`, which are pages of VRAM.
+    /// Does the same for what of `part` is among `numbers`, which are pages of VRAM.
     pub(super) fn begin_eviction<'a>(
         &'a self,
         area: Area<'a>,

@@ -79,7 +79,7 @@ impl Gpus {
     }
 }
 
-/// Who reads the VRAM of a device.
+/// A device that reads the VRAM of another one.
 struct Readers {
     closed: bool,
     count: usize,
@@ -88,7 +88,7 @@ struct Readers {
 /// The peers of a device.
 #[pin_data]
 pub(in crate::gpu) struct Peers {
-    /// Those whose VRAM it reaches.
+    /// Devices whose VRAM it reaches.
     #[pin]
     reached: Mutex<KVec<Arc<Gpu>>>,
     #[pin]

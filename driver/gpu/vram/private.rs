@@ -83,7 +83,7 @@ pub(in crate::gpu) struct Private {
     count: Atomic<u64>,
     /// When the device was given them.
     pub(super) ages: Ages,
-    /// Who has moved them there.
+    /// Owners that have moved them there.
     #[pin]
     pub(super) owners: Owners,
 }
@@ -283,7 +283,7 @@ impl Gpu {
         self.private.count.load(Relaxed)
     }
 
-    /// What the kernel knows the owner of the pages by.
+    /// Returns the name by which the kernel knows the owner of the pages.
     pub(crate) fn token(&self) -> Token {
         Token::of(self)
     }
@@ -326,7 +326,7 @@ impl Gpu {
     }
 }
 
-/// What takes pages of VRAM, of a device that does not leave meanwhile.
+/// Takes pages of VRAM, of a device that does not leave meanwhile.
 pub(super) struct Taking<'a> {
     gpu: &'a Gpu,
     may_be_huge: bool,

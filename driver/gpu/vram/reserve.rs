@@ -67,7 +67,7 @@ pub(crate) struct Reserved<'a> {
 }
 
 enum Frames {
-    /// Those of 2 MiB of VRAM, from the first of these on: each page of the block has its own.
+    /// Pages of 2 MiB of VRAM, from this one on: each page of the block has its own.
     Block(u64, Pages),
     /// Any, the last one first.
     Single(KVec<u64>),
@@ -94,7 +94,7 @@ impl Reserved<'_> {
         }
     }
 
-    /// Who is to have the pages.
+    /// The owner that is to have the pages.
     pub(super) fn owner(&self) -> u32 {
         self.owner
     }
@@ -156,7 +156,7 @@ impl Gpu {
         }
     }
 
-    /// The same, as far as there is room, or room can be made of what the device was given before
+    /// Reserves as far as there is room, or room can be made of what the device was given before
     /// the moment `until`. Sleeps, without locks. `EINTR`: a fatal signal came.
     pub(crate) fn reserve(&self, budget: &Budget, pages: u64, until: u64) -> Result<Reserved<'_>> {
         self.settle();

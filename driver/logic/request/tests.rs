@@ -409,7 +409,7 @@ fn manage_edges() {
 /// An address, a length, and the first and last byte of what they name.
 type Case = (u64, u64, Result<(u64, u64), Refusal>);
 
-/// What holds for the addresses of ADVISE, RESIDENCY and PREFETCH.
+/// Rules for the addresses of ADVISE, RESIDENCY and PREFETCH.
 const RANGES: [Case; 7] = [
     (0x1000, 0x2000, Ok((0x1000, 0x2fff))),
     (0x1000, 0, Err(Refusal::Invalid)),

@@ -42,7 +42,7 @@ pub(crate) trait Show<const FILE: usize>: Send + Sync + 'static {
     fn show(&self, out: &SeqFile);
 }
 
-/// What has all files of a directory.
+/// A type with all files of a directory.
 pub(crate) trait ShowAll: Show<BUFFERS> + Show<MANAGED> + Show<RANGES> {}
 
 impl<T: Show<BUFFERS> + Show<MANAGED> + Show<RANGES>> ShowAll for T {}

@@ -163,12 +163,12 @@ pub(crate) fn tell_lost(function: &Function, part: Span) {
     unsafe { helpers::pinmap_tell_lost(function.as_dev(), start, last) };
 }
 
-/// What the kernel knows the owner of device-private pages by.
+/// The name by which the kernel knows the owner of device-private pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(*mut ffi::c_void);
 
 impl Token {
-    /// That of the pages of `owner`.
+    /// Returns the name of `owner` and its pages.
     pub(crate) fn of<T: Owner>(owner: &T) -> Self {
         Self((&raw const *owner).cast_mut().cast())
     }

@@ -57,7 +57,7 @@ static void pinmap_censor_vma(const struct vm_area_struct *vma, unsigned long st
 	}
 }
 
-/* The same of all memory from @start to @end. */
+/* Asks the same of all memory from @start to @end. */
 static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned long end,
 			  unsigned long *leaves)
 {
@@ -103,7 +103,7 @@ int pinmap_read_leaves_locked(struct mm_struct *mm, unsigned long start, unsigne
 	return ret;
 }
 
-/* The same without the lock. Only a fatal signal ends the wait for it. */
+/* Does the same without the lock. Only a fatal signal ends the wait for it. */
 int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages, void *owner,
 		       unsigned long *leaves)
 {
@@ -185,7 +185,7 @@ static u32 pinmap_explain_vma(struct vm_area_struct *vma, unsigned long addr)
 	return vma->vm_flags & VM_MAYBE_GUARD ? PINMAP_FAULT_GUARD : PINMAP_FAULT_FILE;
 }
 
-/* What can be told from @vma alone of why an access is refused. */
+/* Says why an access is refused, as far as @vma alone tells. */
 static u32 pinmap_explain_access(struct vm_area_struct *vma, bool write)
 {
 	vm_flags_t wanted = VM_READ | (write ? VM_WRITE : 0);

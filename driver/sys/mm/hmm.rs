@@ -55,7 +55,7 @@ fn has_page(leaf: u64) -> u64 {
     leaf & VALID
 }
 
-/// What a page table has for one page.
+/// The entry of a page table for one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaf {
     /// Nothing: the page has to be faulted in.
@@ -90,7 +90,7 @@ impl Snapshot {
         })
     }
 
-    /// The same for the memory of `areas`, whose lock is held already.
+    /// Does the same for the memory of `areas`, whose lock is held already.
     pub(crate) fn read_locked(&mut self, areas: &Areas<'_>, start: u64, owner: Token) -> Result {
         // SAFETY: The address space is in use, and its lock is held. There is room for so many
         // entries.

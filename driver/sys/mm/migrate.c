@@ -241,8 +241,8 @@ static bool pinmap_may_be_shared(const struct pinmap_batch *batch, unsigned long
 }
 
 /*
- * What a place in the batch has. The kernel would let a page that KSM has merged move to a device,
- * where KSM would go on comparing it with others.
+ * Returns what a place in the batch has. The kernel would let a page that KSM has merged move to a
+ * device, where KSM would go on comparing it with others.
  */
 struct pinmap_batch_item pinmap_batch_item(const struct pinmap_batch *batch, unsigned int index)
 {
@@ -278,8 +278,8 @@ void pinmap_batch_end(struct pinmap_batch *batch)
 }
 
 /*
- * What the device wrote to a page that comes home is nowhere else, so the new page counts as
- * modified.
+ * Locks a new page for one that comes home. What the device wrote is nowhere else, so the new page
+ * counts as modified.
  */
 static void pinmap_begin_home(struct folio *folio)
 {
@@ -404,7 +404,7 @@ struct mm_struct *pinmap_next_process(int *number)
 	return mm;
 }
 
-/* What a CPU fault on a device page is about. */
+/* Describes a CPU fault on a device page. */
 struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf)
 {
 	struct pinmap_home_fault fault = {

@@ -33,9 +33,9 @@ use kernel::{
 /// Which pages are collected.
 #[derive(Clone, Copy)]
 pub(crate) enum Source {
-    /// Those of the system.
+    /// Pages of the system.
     System,
-    /// Those on the device of this owner.
+    /// Pages on the device of this owner.
     Device(Token),
     /// Both.
     SystemAndDevice(Token),
@@ -298,7 +298,7 @@ impl HomeFault<'_> {
 pub(crate) struct Rmap(helpers::pinmap_rmap);
 
 impl Rmap {
-    /// That of the page with frame number `pfn`. `None`: nobody maps it at this moment.
+    /// Finds the page with frame number `pfn` in the reverse map. `None`: nobody maps it now.
     ///
     /// # Safety
     ///

@@ -58,7 +58,7 @@ impl Counter {
 #[pin_data]
 pub(crate) struct Changes {
     granules: KVVec<Counter>,
-    /// The same for `PER_BLOCK` granules together: mostly nothing changes in a block, and then no
+    /// Counts for `PER_BLOCK` granules together: mostly nothing changes in a block, and then no
     /// granule is looked at.
     blocks: [Counter; BLOCKS as usize],
     /// Changes of more granules than there are counters.
@@ -90,7 +90,7 @@ impl Current {
         self.0 == u32::MAX || pages.but(self.pages()).is_empty()
     }
 
-    /// Those of `pages` that are in these granules.
+    /// Returns the pages of `pages` that are in these granules.
     pub(crate) fn among(&self, pages: Pages) -> Pages {
         if self.0 == u32::MAX {
             return pages;

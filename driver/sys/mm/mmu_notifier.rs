@@ -49,7 +49,7 @@ pub(crate) struct Change<'a> {
     range: &'a bindings::mmu_notifier_range,
 }
 
-/// What a change does to the memory.
+/// How a change affects the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The addresses leave the address space.
@@ -73,7 +73,7 @@ impl<'a> Change<'a> {
         Some(Self { span, range })
     }
 
-    /// What the change does.
+    /// How the change affects the memory.
     pub(crate) fn event(&self) -> Event {
         // SAFETY: The range is valid.
         match unsafe { helpers::pinmap_notice(self.range) } {

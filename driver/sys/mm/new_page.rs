@@ -44,7 +44,7 @@ impl Drop for NewPage {
 ///
 /// # Invariants
 ///
-/// Those of [`NewPage`] hold for each page of `frames`.
+/// The invariants of [`NewPage`] hold for each page of `frames`.
 pub(crate) struct Neighbours {
     frames: Range<u64>,
 }
