@@ -23,7 +23,7 @@ fn number(index: usize) -> f32 {
     (index % 1021) as f32
 }
 
-/// What a number becomes, given its neighbours; those behind the ends are 0.
+/// Returns what a number becomes, given its neighbours; those behind the ends are 0.
 fn expected(index: usize, count: usize) -> f32 {
     let left = index.checked_sub(1).map_or(0.0, number);
     let right = if index + 1 < count {

@@ -458,7 +458,7 @@ pub use sys::pci::{ParsePciAddressError, PciAddress};
 pub use sys::sysfs::DeviceNode;
 pub use sys::word::Word;
 
-/// What the macros of this crate need.
+/// Items that the macros of this crate need.
 #[doc(hidden)]
 pub mod __private {
     /// Compiles for elements only.

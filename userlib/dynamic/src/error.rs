@@ -52,7 +52,7 @@ impl Error {
         self.kind
     }
 
-    /// What can be done about it.
+    /// Returns what can be done about it.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }

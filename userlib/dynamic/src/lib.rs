@@ -3,9 +3,10 @@
 //! the compiler could check. The libraries for C (`capi/`) and for Python (`python/`) are made of
 //! this crate.
 //!
-//! What the crate `pinmap` proves when a program is compiled, this crate looks after while it runs:
-//! [`Memory`] is shared with the work in flight that names it, and releasing it waits for that
-//! work. Whether two pieces of work, or the CPU, write the same bytes at once is up to the program.
+//! This crate looks after, while a program runs, what the crate `pinmap` proves when it is
+//! compiled: [`Memory`] is shared with the work in flight that names it, and releasing it waits for
+//! that work. Whether two pieces of work, or the CPU, write the same bytes at once is up to the
+//! program.
 
 mod error;
 mod map;

@@ -35,7 +35,7 @@ impl<T: 'static> Kept<T> {
         Self(NonNull::from(Box::leak(Box::new(value))))
     }
 
-    /// What is made of a reference to the value, for as long as the value exists.
+    /// A view made of a reference to the value, for as long as the value exists.
     ///
     /// # Safety
     ///
@@ -71,7 +71,7 @@ impl<T> Drop for Kept<T> {
     }
 }
 
-/// What keeps memory within a device's reach.
+/// The owner that keeps memory within a device's reach.
 pub(crate) enum Owner {
     Registration(Kept<RawRegistration>),
     File(Kept<FileRegistration>),
@@ -90,18 +90,18 @@ pub(crate) enum Whole {
     Write(DeviceSliceMut<'static, u8>),
 }
 
-/// What there is until the memory is released.
+/// Parts that exist until the memory is released.
 pub(crate) struct Held {
     /// Dropped before the owner.
     pub(crate) whole: Whole,
     pub(crate) owner: Owner,
     /// How many mappings there are besides.
     pub(crate) mappings: usize,
-    /// What the program wants kept; dropped after the owner.
+    /// A value that the program wants kept; dropped after the owner.
     pub(crate) kept: Vec<Box<dyn Any + Send>>,
 }
 
-/// What work in flight has of memory.
+/// A share of memory that work in flight has.
 pub(crate) struct Shared {
     pub(crate) len: usize,
     state: Mutex<State>,
@@ -234,7 +234,7 @@ impl Memory {
         self.shared.check(offset, len)
     }
 
-    /// What work in flight has of the memory.
+    /// Returns a share of the memory for work in flight.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -332,7 +332,7 @@ impl Memory {
         })
     }
 
-    /// What became of managed memory so far.
+    /// Returns what became of managed memory so far.
     ///
     /// # Errors
     ///

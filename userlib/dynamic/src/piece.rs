@@ -233,8 +233,8 @@ impl Pieces {
     ///
     /// # Errors
     ///
-    /// That of the first piece for which the device does not confirm that; `EDEADLK`: this thread
-    /// itself submits one of them.
+    /// The error of the first piece for which the device does not confirm that; `EDEADLK`: this
+    /// thread itself submits one of them.
     pub(crate) fn end(&self) -> Result<()> {
         self.all().iter().try_for_each(|piece| piece.end())
     }
@@ -258,7 +258,7 @@ mod tests {
     struct Work {
         device: Device,
         go: Receiver<()>,
-        /// What must stay until the end.
+        /// Values that must stay until the end.
         kept: Arc<()>,
     }
 

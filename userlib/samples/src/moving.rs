@@ -42,7 +42,7 @@ impl System {
     ];
 }
 
-/// What is done with the numbers.
+/// Work that is done with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// How many turns each side has.
@@ -52,7 +52,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// What each number is in the end. It was 0.
+    /// The value of each number in the end. It was 0.
     fn result(self) -> f32 {
         f32::from(self.turns) * (f32::from(self.uses) + 1.0)
     }

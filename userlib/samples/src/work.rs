@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same computation in two ways: on host memory directly (zero-copy), and on a copy in the
+//! One computation in two ways: on host memory directly (zero-copy), and on a copy in the
 //! device's memory.
 
 use std::error::Error;

@@ -43,7 +43,7 @@ impl Memory {
     }
 }
 
-/// What [`increment`] has done, as the program saw it.
+/// The outcome of [`increment`], as the program saw it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Increment {
     /// The results, read where the program had put the numbers.
@@ -130,7 +130,7 @@ fn finish(
     })
 }
 
-/// What [`copy`] has done.
+/// The outcome of [`copy`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
     /// The results.

@@ -74,7 +74,7 @@ struct Context {
     /// State that the streams of the context share.
     extension: Extension,
     id: ContextId,
-    /// What the queues of the context have lent to the device.
+    /// Memory that the queues of the context have lent to the device.
     lending: Extension,
     /// Memory of the program was lent or managed: see [`Device::note_lending`].
     lends: AtomicBool,

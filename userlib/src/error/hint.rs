@@ -239,8 +239,8 @@ pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
     })
 }
 
-/// What to do if a device cannot be opened for lack of memory. An accelerator's first page tables
-/// count as locked memory, of which this user may have `limit` bytes.
+/// Advises what to do if a device cannot be opened for lack of memory. An accelerator's first page
+/// tables count as locked memory, of which this user may have `limit` bytes.
 fn no_memory_to_open(limit: u64) -> String {
     if limit == RLIM_INFINITY {
         return "free memory".to_owned();

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use super::Operation;
 
-/// What kind of error this is, for programs that act on it. Returned by
+/// The kind of an error, for programs that act on it. Returned by
 /// [`Error::kind`](crate::Error::kind).
 ///
 /// ```no_run
@@ -42,7 +42,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// The address names no memory that can be used so (`EFAULT`).
     BadAddress,
-    /// It already exists: a registration, a device address (`EEXIST`).
+    /// Something already exists: a registration, a device address (`EEXIST`).
     AlreadyExists,
     /// Out of memory, or over a limit such as `RLIMIT_MEMLOCK` (`ENOMEM`).
     OutOfMemory,

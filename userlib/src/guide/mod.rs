@@ -28,7 +28,7 @@ pub mod rings {}
 #[doc = include_str!("files.md")]
 pub mod files {}
 
-/// What CPU and device see of each other's accesses, and when.
+/// Coherence: what CPU and device see of each other's accesses, and when.
 ///
 #[doc = include_str!("coherence.md")]
 pub mod coherence {}

@@ -595,7 +595,7 @@ impl<T> Drop for Allocation<T> {
 }
 
 impl<T> Allocation<T> {
-    /// What it is, in the words of an error.
+    /// Says what it is, in the words of an error.
     pub(crate) fn words(&self) -> String {
         let place = match self.place() {
             Place::Host => "host memory",

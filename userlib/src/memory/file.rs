@@ -119,7 +119,7 @@ impl FileRegistration {
         self.offset
     }
 
-    /// What it is, in the words of an error.
+    /// Says what it is, in the words of an error.
     pub(crate) fn words(&self) -> String {
         format!(
             "the {} bytes from byte {} on of a file",

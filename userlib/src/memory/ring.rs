@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    /// What a device does: changes the status word of a descriptor.
+    /// Acts as a device: changes the status word of a descriptor.
     fn finish(ring: &Ring<Transfer>, place: usize, status: u16) {
         let at = place * size_of::<Transfer>() + Transfer::STATUS;
         ring.memory().store(at, status).expect("a store");

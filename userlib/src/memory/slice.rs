@@ -252,7 +252,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         self.context == device.id()
     }
 
-    /// The same memory for another context, which has it at the same addresses.
+    /// Returns the same memory for another context, which has it at the same addresses.
     pub(crate) fn of(self, device: &Device) -> Self {
         let context = device.id();
         Self { context, ..self }

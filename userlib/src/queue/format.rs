@@ -171,8 +171,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 
 /// A kernel with its operands, which live as long as the scope in which it is launched.
 ///
-/// Those of the test GPU are in [`testgpu`](mod@crate::testgpu). For a kernel of its own, a program
-/// implements this trait:
+/// Kernels of the test GPU are in [`testgpu`](mod@crate::testgpu). For a kernel of its own, a
+/// program implements this trait:
 ///
 /// ```
 /// use pinmap::{DeviceSliceMut, Kernel, Operands, Packet, Result};
@@ -218,6 +218,6 @@ pub unsafe trait Kernel<'scope> {
     ///
     /// # Errors
     ///
-    /// Those of the [operands](Operands), and what else the kernel [refuses](Operands::refuse).
+    /// Errors of the [operands](Operands), and what else the kernel [refuses](Operands::refuse).
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet>;
 }

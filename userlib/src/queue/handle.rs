@@ -61,8 +61,8 @@ pub(crate) struct Handle {
     /// A host function will never run. With it, the number of those that have run changes.
     call_lost: Mutex<bool>,
     call_ended: Condvar,
-    /// Who is asked for interrupts, if there are markers without. A panic leaves the owner as it
-    /// was before, or with a packet more.
+    /// The stream that is asked for interrupts, if there are markers without. A panic leaves the
+    /// owner as it was before, or with a packet more.
     owner: OnceLock<AssertUnwindSafe<Weak<dyn Owner>>>,
     /// Dropped after the queue is destroyed.
     lending: Lending,
@@ -73,7 +73,7 @@ pub(crate) struct Handle {
     fake_index: Option<std::sync::atomic::AtomicU64>,
 }
 
-/// What the driver, or a made-up one, knows of a queue.
+/// The part of a queue that the driver, or a made-up one, knows.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     /// The fault that stopped the queue, if one did.

@@ -46,7 +46,7 @@ pub(crate) struct Ring {
     marker: (u64, u64),
     /// The last marker has no interrupt yet. Nothing was put since.
     quiet: bool,
-    /// What the first marker stores whose interrupt is not published.
+    /// The value that the first marker stores whose interrupt is not published.
     untold: Option<u64>,
     /// Device address of the number that markers store.
     fence_addr: u64,
@@ -171,7 +171,7 @@ impl Ring {
         self.marker.0
     }
 
-    /// What the last marker stores, if it is quiet.
+    /// Returns what the last marker stores, if it is quiet.
     pub(crate) fn quiet(&self) -> Option<u64> {
         self.quiet.then_some(self.marker.0)
     }

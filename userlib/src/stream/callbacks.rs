@@ -94,7 +94,7 @@ struct Lines {
     looks: u64,
 }
 
-/// What is to be done for an item that was added.
+/// The next step for an item that was added.
 enum Next {
     /// Nothing: the driver is to signal an item that comes before.
     Nothing,

@@ -36,7 +36,7 @@ use super::future::Reached;
 pub struct Completion {
     point: Point,
     eventfd: Arc<EventFd>,
-    /// What the thread that waits for streams was asked, if it was.
+    /// The question to the thread that waits for streams, if it was asked.
     asked: Option<u64>,
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct State {
     queue: Option<Queue>,
     /// Host functions that were submitted to the queue.
     calls: u64,
-    /// What wait packets read, each with the number of packets executed when that is over.
+    /// Memory that wait packets read, each with the number of packets executed when that is over.
     waits: VecDeque<(u64, Kept)>,
 }
 
@@ -658,7 +658,7 @@ mod tests {
         ran.recv_timeout(Duration::from_secs(10)).expect("it runs");
     }
 
-    /// Who waits for a host function that panics, or never runs, is told.
+    /// A wait for a host function that panics, or never runs, fails.
     #[test]
     fn a_host_function_that_fails_is_not_waited_for() {
         let (stream, handle) = stream();

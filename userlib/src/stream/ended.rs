@@ -53,7 +53,7 @@ fn give_up(point: &Point) {
 pub(super) struct Ended {
     point: Point,
     reached: Reached,
-    /// What came of the point, once that is known.
+    /// The outcome of the point, once that is known.
     result: Option<Result<()>>,
     /// Told when a thread has waited for the end.
     waited: Option<Arc<Task>>,

@@ -419,7 +419,7 @@ pub struct PendingFuture<M: Send + 'static> {
     pending: Option<Pending<M>>,
     /// The end of the work, and after a failure those of the work before it, one by one.
     ended: Ended,
-    /// What came of the work, once that is known.
+    /// The outcome of the work, once that is known.
     result: Option<Result<()>>,
     /// How many points before that of the work were asked for their end.
     asked: usize,

@@ -8,7 +8,7 @@
 
 /// The page for all programs.
 pub(super) mod header {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(in crate::trace) const LEN: usize = 4096;
     pub(in crate::trace) const MAGIC: usize = 0;
     /// "pinmap" and the version of this layout.
@@ -25,7 +25,7 @@ pub(super) mod header {
 pub(super) mod chunk {
     use std::ops::Range;
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(in crate::trace) const LEN: usize = 64 << 10;
     /// Words before the records.
     pub(in crate::trace) const HEADER: usize = 512;
@@ -62,7 +62,7 @@ pub(super) mod activity {
     pub(in crate::trace) const CODE: usize = 4;
     pub(in crate::trace) const SUBMITTED: usize = 5;
     pub(in crate::trace) const POSITION: usize = 6;
-    /// What these are depends on the kind.
+    /// Values whose meaning depends on the kind.
     pub(in crate::trace) const FIRST: usize = 7;
     pub(in crate::trace) const SECOND: usize = 8;
     pub(in crate::trace) const THIRD: usize = 9;

@@ -48,7 +48,7 @@ use layout::{activity, chunk, code, header, text};
 /// The environment variable that names the file of traces, for the programs that are traced.
 pub const PATH_VARIABLE: &str = "PINMAP_TRACE";
 
-/// What a file of traces is sealed against: a program that shrank it would end all others that have
+/// Seals of a file of traces: a program that shrank it would end all others that have
 /// it mapped.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK;
 
@@ -114,7 +114,7 @@ pub struct QueueRecord {
     pub copy_engines: u32,
     /// How many kernels it runs at once. The slots of the compute engine come after the others.
     pub compute_slots: u32,
-    /// What was submitted, in this order.
+    /// Activities that were submitted, in this order.
     pub activities: Vec<Activity>,
 }
 
@@ -133,7 +133,7 @@ pub struct Clock {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
-    /// What it was.
+    /// The kind of the activity.
     pub kind: ActivityKind,
     /// When it was submitted, by the CPU's clock (`CLOCK_MONOTONIC`).
     pub submitted: Duration,
@@ -156,12 +156,12 @@ pub enum ActivityKind {
     Copy {
         /// Between which memories.
         direction: Direction,
-        /// Its length.
+        /// The length.
         bytes: u64,
     },
     /// A fill, or a part of one.
     Fill {
-        /// Its length.
+        /// The length.
         bytes: u64,
     },
     /// A kernel, by the name that it has in errors.
@@ -170,7 +170,7 @@ pub enum ActivityKind {
     WaitQueue {
         /// The context of that queue.
         context: u64,
-        /// Its id.
+        /// The id.
         queue: u64,
         /// The [position](Activity::position) that it must reach.
         position: u64,
@@ -198,7 +198,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// Those of `memfd_create()` and `mmap()`.
+    /// Errors of `memfd_create()` and `mmap()`.
     pub fn create(bytes: u64) -> io::Result<Self> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create("pinmap-trace", flags)?);

@@ -353,7 +353,7 @@ fn memory_moves_in_the_order_of_a_stream() {
     assert_eq!(moving.wait().expect("moved").moved, PAGE as u64);
 }
 
-/// What is not managed is told by the result, not by the call.
+/// Memory that is not managed is told by the result, not by the call.
 #[test]
 fn failures_of_moving_come_with_the_result() {
     let (_fake, gpu) = faulting();

@@ -23,7 +23,7 @@ use super::{Lender, Loan, Part, State};
 pub(super) struct Range {
     last: usize,
     handle: u64,
-    /// Its memory stays where it is.
+    /// The memory stays where it is.
     on_host: bool,
     loans: usize,
 }
@@ -304,7 +304,7 @@ impl ManagedRange {
 }
 
 impl ManagedRange {
-    /// What it is, in the words of an error.
+    /// Says what it is, in the words of an error.
     pub(crate) fn words(&self) -> String {
         match self.range {
             Some((addr, len)) => format!("the {len} managed bytes at {addr:#x}"),

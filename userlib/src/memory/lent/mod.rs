@@ -81,7 +81,7 @@ pub enum Reach {
     },
 }
 
-/// What the queues of a context have in common to lend memory: managed ranges and registered pages,
+/// Parts that the queues of a context share to lend memory: managed ranges and registered pages,
 /// each with the number of its loans.
 #[derive(Default)]
 pub(crate) struct Lender(Mutex<State>);

@@ -83,7 +83,7 @@ struct New {
     index: usize,
 }
 
-/// What slices need: pages that are registered, by their first addresses, and new ones.
+/// Needs of slices: pages that are registered, by their first addresses, and new ones.
 #[derive(Default)]
 struct Plan {
     /// New pages by first address. They overlap neither with one another nor with what is

@@ -362,7 +362,7 @@ impl<T: Element> Managed<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::call`]. [`Prefetching::wait`] has those of [`Accelerator::prefetch`].
+    /// Errors of [`Stream::call`]. [`Prefetching::wait`] has those of [`Accelerator::prefetch`].
     pub fn prefetch_on(&self, stream: &Stream, to: Place) -> Result<Prefetching> {
         let pages = (self.addr(), self.memory.len());
         stream.prefetch(self.gpu.device(), pages, to, Arc::clone(&self.memory))

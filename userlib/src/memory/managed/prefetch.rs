@@ -15,7 +15,7 @@ use crate::sys::trace::span;
 
 use super::{pages_around, words};
 
-/// What became of memory that was prefetched, in bytes. Each byte counts in exactly one field.
+/// The outcome for memory that was prefetched, in bytes. Each byte counts in exactly one field.
 ///
 /// ```no_run
 /// use pinmap::Place;

@@ -83,7 +83,7 @@ pub struct Run {
     pub place: Option<Place>,
     /// The accesses that the device can make without a fault. `None`: none.
     pub access: Option<Access>,
-    /// What the program has advised.
+    /// Advice of the program.
     pub advice: Advice,
     /// The rule that put the pages where they are.
     pub rule: Rule,
@@ -114,15 +114,15 @@ pub struct Run {
 pub enum Rule {
     /// Nothing was decided: neither the device nor a call has asked for it yet.
     None,
-    /// It cannot move: it is not private anonymous memory, or it is locked, mergeable, pinned,
-    /// shared since `fork()`, or in use at that moment.
+    /// The memory cannot move: it is not private anonymous memory, or it is locked, mergeable,
+    /// pinned, shared since `fork()`, or in use at that moment.
     Fixed,
-    /// It stays on the host by advice.
+    /// The memory stays on the host by advice.
     Advised,
-    /// It stays on the host because CPU and device, or two devices, have taken it from each other
-    /// again and again.
+    /// The memory stays on the host because CPU and device, or two devices, have taken it from each
+    /// other again and again.
     Thrashing,
-    /// It stays on the host because there was no room in the device's memory.
+    /// The memory stays on the host because there was no room in the device's memory.
     NoRoom,
     /// The device has touched it, and the device's memory is its preferred location.
     Preferred,
@@ -132,9 +132,9 @@ pub enum Rule {
     Prefetched,
     /// The CPU or another device has touched it, or somebody has pinned it.
     Home,
-    /// It had to make room for other memory.
+    /// The memory had to make room for other memory.
     Evicted,
-    /// It stays on the host because it had to make room again and again.
+    /// The memory stays on the host because it had to make room again and again.
     Crowded,
     /// The device has accessed it atomically, which it does only where the CPU cannot come between.
     Atomic,

@@ -10,7 +10,7 @@ use crate::memory::lent::managed::ManagedRange;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 
-/// What happened to a managed range since it was managed. Returned by
+/// Counts of what happened to a managed range since it was managed. Returned by
 /// [`ManagedRange::statistics`].
 ///
 /// What forked children touch is not counted.
@@ -69,7 +69,7 @@ pub struct ManagedStatistics {
 pub struct RefusedAccess {
     /// The address that the device accessed.
     pub addr: u64,
-    /// What the device wanted to do.
+    /// The access that the device wanted.
     pub access: FaultAccess,
     /// Why it was refused.
     pub reason: FaultReason,

@@ -143,7 +143,7 @@ pub struct Window {
     reserved: Arc<Reserved>,
 }
 
-/// What a window has.
+/// Parts of a window.
 struct Reserved {
     /// Ends before the memory is unmapped.
     range: ManagedRange,

@@ -72,7 +72,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         }
     }
 
-    /// The same memory as elements of another type.
+    /// Returns the same memory as elements of another type.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         Self::new(unsafe { DeviceSlice::from_raw_parts(device, memory, device_addr, len) })
     }
 
-    /// The same memory as elements of another type: see [`DeviceSlice::cast`].
+    /// Returns the same memory as elements of another type: see [`DeviceSlice::cast`].
     ///
     /// ```no_run
     /// use pinmap::{testgpu::IncrementF32, Allocation, Stream};
