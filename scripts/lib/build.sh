@@ -61,6 +61,12 @@ module_build() {
 	touch -c "$MODULE"
 }
 
+# module_kbuild DIR [MAKE-ARGUMENT...]: has the kernel in KDIR build what is in DIR/tree
+module_kbuild() {
+	in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${1#"$CACHE"}/tree" \
+		"${COMPILER[@]}" "${@:2}"
+}
+
 module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	local from=$1 dir=$2 log=$2/log
 	shift 2
@@ -71,8 +77,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
 	STEP_LOG=$log MODULE_TREE=$dir/tree
 	if ! step "$log" "building the module for ${KDIR##*/} (${dir##*/})" module_progress \
-		in_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
-		"M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules; then
+		module_kbuild "$dir" "-j$(nproc)" "$@" modules; then
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi
@@ -98,16 +103,14 @@ module_progress() {
 # are outside of the build root.
 editor_project() {
 	local dir=$BUILDS/${KDIR##*/}/module
-	local tree=/cache${dir#"$CACHE"}/tree
-	local make=(in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=$tree"
-		"${COMPILER[@]}")
 	mkdir -p "$dir/tree"
 	module_copy "$TREE" "$dir/tree"
 	MODULE_TREE=$dir/tree
 	step "$dir/log" "building the module for an editor" module_progress \
-		"${make[@]}" "-j$(nproc)" modules ||
+		module_kbuild "$dir" "-j$(nproc)" modules ||
 		die "the module cannot be built (log: $dir/log)"
-	"${make[@]}" rust-analyzer && in_root /src/packaging/rust-project "$tree"
+	module_kbuild "$dir" rust-analyzer &&
+		in_root /src/packaging/rust-project "/cache${dir#"$CACHE"}/tree"
 	sed "s,\"/src/,\"$TREE/,; s,\"/cache/,\"$CACHE/,; s,\"/usr,\"$ROOT/usr," \
 		"$dir/tree/rust-project.json" >"$TREE/rust-project.json"
 }
@@ -128,8 +131,7 @@ extra_module_make() { # SOURCES DIR
 	rm -rf "$2/tree"
 	mkdir -p "$2"
 	cp -r "$1" "$2/tree"
-	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
-		"M=/cache${2#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$2/log" 2>&1; then
+	if ! module_kbuild "$2" modules >"$2/log" 2>&1; then
 		cat "$2/log" >&2
 		die "the module in ${1#"$TREE/"} cannot be built for ${KDIR##*/}"
 	fi
