@@ -289,6 +289,9 @@ def test_a_wait_in_asyncio_raises_what_failed(gpu, stream):
         done = asyncio.ensure_future(stream.done())
         await asyncio.sleep(0)
         assert libc.madvise(memory.addr, mmap.PAGESIZE, 4) == 0
+        # A worker finds out that the pages have gone: until then the device has them.
+        event = await asyncio.wait_for(gpu.next_event_async(), 60)
+        assert (event.kind, event.id) == ("stale", memory.id)
         gate.open()
         with pytest.raises(pinmap.Error) as caught:
             await asyncio.wait_for(done, 60)

@@ -46,11 +46,12 @@ packages_make() { # NAME
 }
 
 # packages_copy TO: the tree, with packaging/debian as debian/. Files that have not changed stay,
-# for cargo goes by time.
+# for cargo goes by time. Directories that have become empty would be a part of a package.
 packages_copy() {
 	local version file
 	comm -13 <(files_in "$TREE") <(files_in "$1") | tr '\n' '\0' |
 		(cd "$1" && xargs -0 -r rm -f)
+	find "$1" -mindepth 1 -depth -type d -empty ! -path "$1/target*" -delete
 	while read -r file; do
 		cmp -s "$TREE/$file" "$1/$file" || {
 			mkdir -p "$1/${file%/*}"
