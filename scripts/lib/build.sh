@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What is built from the tree: the module, the programs, the tests. Needs common.sh, root.sh and
-# kernel.sh. Every checkout has a directory of its own in the cache to build in, so that two of them
-# do not undo each other's work. What comes out is named by what went in, so it is made once for all
-# of them.
+# Builds the tree: the module, the programs, the tests. Needs common.sh, root.sh and kernel.sh.
+# Every checkout has a directory of its own in the cache to build in, so that two of them do not
+# undo each other's work. A result is named after its sources, so it is made once for all checkouts.
 
 BUILDS=$CACHE/builds/$(echo "$TREE" | hash_of)
 RESULTS=$CACHE/results
@@ -23,7 +22,7 @@ content_of() {
 		(cd "$directory" && xargs -0 -r sha256sum) | hash_of
 }
 
-# build_key: what all builds depend on, besides their sources
+# build_key: everything that all builds depend on, besides their sources
 build_key() {
 	root_key
 	sha256sum <"$TREE/scripts/lib/build.sh"
@@ -61,7 +60,7 @@ module_build() {
 	touch -c "$MODULE"
 }
 
-# module_kbuild DIR [MAKE-ARGUMENT...]: has the kernel in KDIR build what is in DIR/tree
+# module_kbuild DIR [MAKE-ARGUMENT...]: builds DIR/tree with the kernel in KDIR
 module_kbuild() {
 	in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${1#"$CACHE"}/tree" \
 		"${COMPILER[@]}" "${@:2}"
@@ -73,7 +72,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	[ ! -e "$MODULE" ] || return 0
 	mkdir -p "$dir/tree"
 	module_copy "$from" "$dir/tree"
-	# clippy looks only at what is compiled
+	# clippy looks only at files that are compiled
 	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
 	STEP_LOG=$log MODULE_TREE=$dir/tree
 	if ! step "$log" "building the module for ${KDIR##*/} (${dir##*/})" module_progress \
@@ -81,7 +80,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi
-	# What make says of the kernel's own build is no concern of the module's.
+	# Messages of make about the kernel's own build do not concern the module.
 	sed -i '/^warning: pahole version differs/,/You are using/d' "$log"
 	! grep -q warning "$log" || cat "$log" >&2
 	if [[ " $* " == *' CLIPPY=1 '* ]] && grep -q '^warning' "$log"; then
@@ -91,7 +90,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 }
 
 # module_progress: one object for each file in C, and one for what is in Rust, which takes as long
-# as all others together: so nothing is said of the time that is left.
+# as all others together, so there is no estimate of the time that is left.
 module_progress() {
 	local sources objects
 	sources=$(find "$MODULE_TREE" -name '*.c' ! -name '*.mod.c' | wc -l)
@@ -139,8 +138,8 @@ extra_module_make() { # SOURCES DIR
 	keep "$(echo "$2/tree"/*.ko)" "$EXTRA_MODULE" 10
 }
 
-# keep FROM TO N: makes FROM the result TO, also where another checkout has made the same; of all
-# that are there, the newest N stay.
+# keep FROM TO N: makes FROM the result TO, also where another checkout has made the same. The
+# newest N results stay.
 keep() {
 	local partial=$2.partial.$$
 	mkdir -p "${2%/*}"
@@ -233,7 +232,7 @@ sanitized_make() { # FROM
 }
 
 # The compiler has sanitizers behind a switch that only RUSTC_BOOTSTRAP turns on; their runtime is
-# that of GCC.
+# GCC's.
 sanitized_compile() { # TO
 	local target=x86_64-unknown-linux-gnu in_cache=/cache${1#"$CACHE"} library flags
 	flags="-Zsanitizer=address -Zexternal-clangrt -Cdebuginfo=1"
@@ -254,14 +253,14 @@ sanitized_compile() { # TO
 	in_root llvm-strip --strip-debug "$in_cache/programs/tests/crate-test"
 }
 
-# with_progress COMMAND...: has cargo tell how far it is, which it does by itself only on a terminal
+# with_progress COMMAND...: makes cargo tell its progress, as it does by itself on a terminal only
 with_progress() {
 	CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=80 "$@"
 }
 
-# cargo_progress: the last that the log in STEP_LOG tells. What cargo says of itself, such as
-# `Building [==> ] 12/34: NAMES`, gives no estimate: the last crates take longest, and it counts
-# those of one run of cargo, of which a step can have several.
+# cargo_progress: the last progress in the log STEP_LOG. Cargo's own, such as
+# `Building [==> ] 12/34: NAMES`, gives no estimate: the last crates take longest, and it counts the
+# crates of one run of cargo, and a step can have several runs.
 cargo_progress() {
 	tail -c 4000 "$STEP_LOG" | tr '\r' '\n' |
 		sed -E -e 's/^ +| +$//g' -e '/^($|Compiling |Download)/d' \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What every command uses: messages, the cache, locks, long steps. Sourced, never run.
+# Parts that every command uses: messages, the cache, locks, long steps. Sourced, never run.
 
 umask 022
 shopt -s inherit_errexit
@@ -18,7 +18,7 @@ die() {
 	exit 1
 }
 
-# hash_of: a short name for what is read from stdin.
+# hash_of: a short name for the contents of stdin.
 hash_of() {
 	sha256sum | cut -c1-16
 }
@@ -127,9 +127,9 @@ duration() { # SECONDS
 	fi
 }
 
-# step_progress FIRST NOW SECONDS: what a step that runs for so long says of itself. An interrupted
-# step goes on where it stopped: only what was done since FIRST counts for the estimate. There is no
-# estimate before a twentieth is done: what comes first often takes longer.
+# step_progress FIRST NOW SECONDS: the progress of a step that has run for SECONDS. An interrupted
+# step goes on where it stopped, so only the work since FIRST counts for the estimate. There is no
+# estimate before a twentieth is done, since the first part often takes longer.
 step_progress() {
 	local first=0 done total unit
 	if ! [[ $2 =~ ^([0-9]+)\ ([0-9]+)\ (.+)$ ]]; then

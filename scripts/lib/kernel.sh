@@ -48,8 +48,7 @@ source_make() {
 	[ -z "$(source_cached)" ] || return 0
 	rm -rf "$CACHE"/sources/*.partial
 	# Backports drops a line soon after the next one comes. The source package of any suite will
-	# do, and nothing else is taken from these suites: their priority is lower than that of all
-	# the others.
+	# do, and nothing else is taken from these suites: their priority is the lowest.
 	if ! source_available; then
 		STEP_LOG=$CACHE/logs/source-suites.log
 		step "$STEP_LOG" "looking for Linux $KERNEL_LINE in Debian testing and unstable" \
@@ -177,7 +176,7 @@ kernel_ensure() {
 
 # kernel_start KERNEL NICENESS: makes the kernel while the script goes on. kernel_finish KERNEL
 # waits for it, and succeeds when the kernel is there. The exit status does not count: the shell
-# forgets that of a process whose number is used again.
+# forgets the status of a process whose number is used again.
 declare -A KERNEL_BUILDERS=()
 kernel_start() {
 	PROGRESS=lines nice -n "$2" "$TREE/scripts/setup" --kernel "$1" &
@@ -193,7 +192,7 @@ kernel_finish() {
 kernel_stop_builders() {
 	local pid
 	for pid in "${KERNEL_BUILDERS[@]}"; do
-		# Its number may be another process's by now.
+		# Another process may have the number by now.
 		! jobs -pr | grep -qx "$pid" || kill "$pid" || :
 	done
 }
@@ -236,7 +235,7 @@ kernel_build() {
 		in_root "${make[@]}" "INSTALL_MOD_PATH=$out/modules" modules_install
 }
 
-# kernel_check_config: Kconfig drops silently what it does not know or cannot have.
+# kernel_check_config: Kconfig silently drops options that it does not know or cannot have.
 kernel_check_config() {
 	local line missing=()
 	while read -r line; do

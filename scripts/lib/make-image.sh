@@ -35,7 +35,7 @@ if [ -n "$programs" ]; then
 	[ -z "$importer" ] || cp "$importer" usr/lib/pinmap/tests/importer.ko
 fi
 cp -a "$modules/lib/modules/." lib/modules
-# what is no part of the kernel's image, and is needed from the beginning
+# modules that are no part of the kernel's image, and are needed from the beginning
 [ ! -e "$modules/load" ] || cp "$modules/load" etc/modules
 release=$(ls lib/modules)
 # where distributions put it

@@ -29,7 +29,7 @@ packages_make() { # NAME
 	[ ! -e "$PACKAGES" ] || return 0
 	local dir=$BUILDS/$1
 	mkdir -p "$dir/tree/target"
-	# What cargo has built stays for the next time, and what it has built that from.
+	# The output of cargo stays for the next time, and so do its sources.
 	find "$dir" -mindepth 1 -maxdepth 1 ! -name tree -exec rm -rf {} +
 	rm -rf "$dir"/tree/target/{capi,man} "$dir/tree/debian"
 	packages_copy "$dir/tree"
@@ -69,7 +69,7 @@ packages_copy() {
 	for file in "$1"/debian/pinmap-dkms.{postinst,prerm}; do
 		sed -i "s/@VERSION@/$version/" "$file"
 	done
-	# Dates do not become a part of what is built.
+	# Dates do not become a part of the packages.
 	chmod -R u=rwX,go=rX "$1/debian"
 }
 

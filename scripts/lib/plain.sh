@@ -7,14 +7,14 @@
 PLAIN_VERSION=6 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login
 	python3-numpy)
-# What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
+# The dependencies of pinmap-dkms, besides the kernel's headers and source.
 PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl python3 rust-src
 	rustc xz-utils)
 # The kernel that such a user comes from: trixie's own, which the driver is not for.
 PLAIN_OLDER=(linux-image-amd64/trixie linux-headers-amd64/trixie)
 
 # plain_ensure [--dkms]: sets PLAIN, the root directory of a Debian system with the kernel KREL.
-# With --dkms: one with what builds modules, and with PLAIN_OLDER instead. The packages of KREL are
+# With --dkms: one that can build modules, with PLAIN_OLDER instead. The packages of KREL are
 # in its directory /var/cache/update then, so that no test needs the network.
 plain_ensure() {
 	local kind=${1:-} key packages="${PLAIN_PACKAGES[*]}"

@@ -14,7 +14,7 @@ ROOT_PACKAGES=(
 	ca-certificates
 )
 ROOT_BACKPORTS=(qemu-system-x86)
-# What packages, the C library and the Python module are made and tried with, besides that.
+# Packages for making and trying the Debian packages, the C library and the Python module.
 SYSTEM_PACKAGES=(
 	build-essential debhelper dh-dkms dkms lintian fakeroot
 	pkgconf valgrind abigail-tools cbindgen
@@ -34,7 +34,7 @@ root_ensure() {
 }
 
 # in_root [--exec] COMMAND...: runs a command in the root, with the tree at /src and the cache at
-# /cache. Whatever it starts ends with it. With --exec this very process becomes the command, so
+# /cache. All that it starts ends with it. With --exec this very process becomes the command, so
 # that it can be signalled.
 in_root() {
 	if [ "$1" = --exec ]; then
@@ -74,7 +74,7 @@ system_make() {
 	need_space 5 "a system with Python and what packages need"
 	rm -rf --one-file-system "$SYSTEM.partial"
 	cp -a --reflink=auto "$ROOT" "$SYSTEM.partial"
-	# Where the VM has what belongs to it.
+	# The VM mounts its own directories there.
 	mkdir -p "$SYSTEM.partial"/{src,out,cache,usr/lib/pinmap,lib/modules}
 	STEP_LOG=$CACHE/logs/system.log
 	local ROOT=$SYSTEM.partial
@@ -175,8 +175,8 @@ root_install() {
 		in_root apt-get -q clean
 }
 
-# debootstrap retrieves all packages, then extracts or unpacks and configures each: how many there
-# are is known then.
+# debootstrap retrieves all packages, then extracts or unpacks and configures each: then it is known
+# how many there are.
 debootstrap_progress() {
 	awk '
 		/^I: Validating / { packages++ }
@@ -188,7 +188,7 @@ debootstrap_progress() {
 		}' "$STEP_LOG"
 }
 
-# apt unpacks and sets up each package, of which it says before how many there are.
+# apt says how many packages there are, then unpacks and sets up each.
 apt_progress() {
 	awk '
 		/ newly installed, / {

@@ -7,11 +7,11 @@
 # module in Rust is compiled against (`rust/*.rmeta`). The compiler's output depends on nothing but
 # its version, the source and the configuration. So they are made again, from linux-source of the
 # same version, with Debian's configuration and the very compilers that the image was built with.
-# That each symbol which they export is exported by the image, too, is checked: symbols of Rust
-# contain a hash of their crate. packaging/dkms/rust-metadata does it. The kernels of
-# trixie-backports are built with trixie's own tool chain, which the build root has.
+# The image must export each symbol that they export: symbols of Rust contain a hash of their
+# crate. packaging/dkms/rust-metadata does it. The kernels of trixie-backports are built with
+# trixie's own tool chain, which the build root has.
 
-# What the VM needs and the image does not contain; each with what it depends on.
+# Modules that the VM needs and the image does not contain, each with its dependencies.
 STOCK_MODULES=(9p 9pnet_virtio virtio_blk ext4 virtio-iommu vfio-pci vfio_iommu_type1 vgem)
 
 stock_config() { # NAME: its value in the configuration of the image

@@ -4,7 +4,7 @@
 
 TESTS=0 PASSED=0 FAILED=0 SKIPPED=0 FAILURES=()
 
-# How many lines of what a failed test has said are said again at the end: the last ones.
+# How many of the last lines of a failed test are printed again at the end.
 REASON_LINES=60
 
 # result ok|not-ok NAME [DIRECTIVE [REASON]]: one test; the directive is what follows the name's #.
@@ -41,7 +41,7 @@ tap_start() {
 declare -A TAP_PIDS=()
 TAP_NAMES=()
 
-# tap_run OUTPUT COMMAND...: the exit status goes to a file, since the shell forgets that of a
+# tap_run OUTPUT COMMAND...: the exit status goes to a file, since the shell forgets the status of a
 # process whose number is used again.
 tap_run() {
 	local output=$1 pid rc=0
@@ -101,8 +101,8 @@ tap_parse() {
 	TAP_DIRECTIVE=${BASH_REMATCH[7]}
 }
 
-# tap_read NAME: makes the stream on standard input part of ours, and sets TAP_FAULT to what is
-# wrong with the stream itself, or to nothing. Lines that are not TAP are passed on.
+# tap_read NAME: makes the stream on standard input part of ours, and sets TAP_FAULT to a fault of
+# the stream itself, or to nothing. Lines that are not TAP are passed on.
 tap_read() {
 	local line reason planned='' seen=0 said=()
 	TAP_FAULT=
@@ -135,7 +135,7 @@ tap_fault() { # WHAT: the first thing that is wrong counts
 	TAP_FAULT=${TAP_FAULT:-$1}
 }
 
-# tap_finish NAME: that the command ended well, and that its stream is whole, is part of the test.
+# tap_finish NAME: it is part of the test that the command ended well, and that its stream is whole.
 tap_finish() {
 	local name=$1 failed=$FAILED rc
 	local pid=${TAP_PIDS[$name]} output=$TAP_DIR/${1//\//-}

@@ -3,8 +3,8 @@
 # The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and
 # build.sh.
 
-# What a kernel says when something is wrong with it; tests/runner/oracle.c has the same for what
-# happens during a test.
+# Words by which a kernel says that something is wrong with it; tests/runner/oracle.c has the same
+# for the time of a test.
 COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic'
 COMPLAINTS+='|possible (circular|recursive) locking|inconsistent lock state|suspicious RCU usage'
 COMPLAINTS+='|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption'
