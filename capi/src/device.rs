@@ -39,7 +39,7 @@ pub const PINMAP_BARS: usize = 6;
 #[derive(Debug)]
 pub struct Device {
     pub(crate) device: pinmap::Device,
-    accelerator: OnceLock<pinmap::Accelerator>,
+    accelerator: OnceLock<pinmap::accelerator::Accelerator>,
 }
 
 /// A device of this driver, as pinmap_list() tells it.
@@ -110,11 +110,11 @@ impl Device {
     }
 
     /// The device as one with queues.
-    pub(crate) fn accelerator(&self) -> Result<&pinmap::Accelerator> {
+    pub(crate) fn accelerator(&self) -> Result<&pinmap::accelerator::Accelerator> {
         if let Some(accelerator) = self.accelerator.get() {
             return Ok(accelerator);
         }
-        let accelerator = self.device.accelerator()?;
+        let accelerator = pinmap_testgpu::accelerator(&self.device)?;
         Ok(self.accelerator.get_or_init(|| accelerator))
     }
 }
@@ -219,7 +219,7 @@ pub extern "C" fn pinmap_find(vendor: u16, device: u16) -> *mut Device {
 /// Errors: ENODEV, there is none; otherwise as for pinmap_open().
 #[no_mangle]
 pub extern "C" fn pinmap_find_accelerator() -> *mut Device {
-    make(|| Ok(Device::new(pinmap::Accelerator::find()?.device().clone())))
+    make(|| Ok(Device::new(pinmap_testgpu::find()?.device().clone())))
 }
 
 /// Closes a device. Memory and streams that were made from it stay. NULL is none.

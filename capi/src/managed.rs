@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use pinmap::{Advice, Place};
+use pinmap::accelerator::{Advice, Place};
 use pinmap_dynamic::{Error, Result};
 
 use crate::device::Device;

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
-use pinmap::stream::{Completion, Work};
+use pinmap::accelerator::{Completion, Work};
 use pinmap_dynamic::{Error, Operand, Result};
 
 use crate::device::Device;
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn pinmap_stream_create(
         if given.reserved != 0 {
             return Err(Error::invalid("reserved is not 0"));
         }
-        let mut wanted = pinmap::StreamOptions::new().priority(given.priority);
+        let mut wanted = pinmap::accelerator::StreamOptions::new().priority(given.priority);
         if given.packets != 0 {
             wanted = wanted.packets(given.packets);
         }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use pinmap::stream::Event;
+use pinmap::accelerator::Event;
 
 use crate::device::Device;
 use crate::error::{destroy, enter, make, refer, status, store, timeout};

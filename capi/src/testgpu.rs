@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use pinmap::testgpu::{
+use pinmap_testgpu::{
     AtomicAddU64, Crc32c, HistogramU8, IncrementF32, MatmulF32, Saxpy, Spin, SumF32,
 };
 

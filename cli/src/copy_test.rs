@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pinmap::{Access, Buffer, Progress, RegisterOptions, Registration};
+use pinmap::inspect::Progress;
+use pinmap::{Access, Buffer, RegisterOptions, Registration};
 use pinmap_samples::edu::Edu;
 use pinmap_samples::pins::Pins;
 use serde::{Serialize, Serializer};

@@ -2,10 +2,9 @@
 //! Facts about a device: from sysfs for anybody, from the driver for its users.
 
 use memmap2::MmapOptions;
-use pinmap::{
-    AcceleratorInfo, Access, Device, Info, Kind, PciAddress, Preflight, RegisterOptions, Reserved,
-    Totals,
-};
+use pinmap::accelerator::AcceleratorInfo;
+use pinmap::inspect::{Preflight, Reserved, Totals};
+use pinmap::{Access, Device, Info, Kind, PciAddress, RegisterOptions};
 
 use crate::sysfs::Sysfs;
 use crate::Result;
@@ -40,7 +39,7 @@ impl Details {
     pub(crate) fn of(device: &Device, need: Option<u64>) -> pinmap::Result<Self> {
         let info = device.info()?;
         let gpu = match info.kind {
-            Kind::Paged => Some(device.accelerator()?.info()?),
+            Kind::Paged => Some(pinmap_testgpu::accelerator(device)?.info()?),
             _ => None,
         };
         Ok(Self {

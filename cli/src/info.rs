@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::limit::COMFORT;
     use crate::sysfs::tests::Fake;
-    use pinmap::Memlock;
+    use pinmap::inspect::Memlock;
 
     #[test]
     fn a_device_that_cannot_be_opened_is_shown_with_the_reason() {

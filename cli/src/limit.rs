@@ -4,7 +4,7 @@
 use std::fs;
 
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
-use pinmap::Memlock;
+use pinmap::inspect::Memlock;
 
 /// With less memory to be locked, in bytes, the command says how to raise the limit.
 pub(crate) const COMFORT: u64 = 64 << 20;

@@ -2,7 +2,7 @@
 //! The report of `pinmap info`, before it is put into words.
 
 use nix::sys::sysinfo::sysinfo;
-use pinmap::{Memlock, Preflight};
+use pinmap::inspect::{Memlock, Preflight};
 
 use crate::details::Entry;
 use crate::limit::{own_memlock, raise};

@@ -7,13 +7,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pinmap::{AcceleratorInfo, BarInfo, Link, Preflight, Reserved, Total, Totals};
+use pinmap::accelerator::{AcceleratorInfo, Link};
+use pinmap::inspect::{BarInfo, Preflight, Reserved, Total, Totals};
 use serde::Serialize;
 
 use crate::details::{Details, Entry};
-use crate::names;
 use crate::report::Report;
-use crate::words;
+use crate::{names, words};
 
 #[derive(Serialize)]
 struct ReportJson<'a> {

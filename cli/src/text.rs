@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
-use pinmap::{
-    AcceleratorInfo, BarInfo, FaultTotals, Info, Memlock, Preflight, Reserved, Total, Totals,
-};
+use pinmap::accelerator::AcceleratorInfo;
+use pinmap::inspect::{BarInfo, FaultTotals, Memlock, Preflight, Reserved, Total, Totals};
+use pinmap::Info;
 
 use crate::details::{Details, Entry};
 use crate::limit::COMFORT;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Words that the report has in all of its forms.
 
-use pinmap::{Kind, ReservedKind};
+use pinmap::inspect::ReservedKind;
+use pinmap::Kind;
 
 /// The name of a kind of device.
 pub(crate) fn kind(kind: Kind) -> String {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use pinmap::{Accelerator, AllocOptions, DmaBuf, ErrorKind, ManagedRange, RegisterOptions};
+use pinmap::accelerator::{Accelerator, ManagedRange};
+use pinmap::{AllocOptions, DmaBuf, ErrorKind, RegisterOptions};
 use pinmap_dynamic as dynamic;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -45,7 +46,7 @@ impl Shared {
         if let Some(accelerator) = self.accelerator.get() {
             return Ok(accelerator);
         }
-        let accelerator = self.device.accelerator()?;
+        let accelerator = pinmap_testgpu::accelerator(&self.device)?;
         Ok(self.accelerator.get_or_init(|| accelerator))
     }
 
@@ -158,7 +159,7 @@ pub(crate) fn find(py: Python<'_>, vendor: u16, device: u16) -> PyResult<Device>
 /// Raises Error: ENODEV, there is none; otherwise as open() does.
 #[pyfunction]
 pub(crate) fn find_accelerator(py: Python<'_>) -> PyResult<Device> {
-    let found = detached(py, || Ok(Accelerator::find()?.device().clone()))?;
+    let found = detached(py, || Ok(pinmap_testgpu::find()?.device().clone()))?;
     Ok(Device::new(found))
 }
 
@@ -673,7 +674,7 @@ impl Device {
     #[pyo3(signature = (*, priority = 0, packets = None))]
     fn stream(slf: &Bound<'_, Self>, priority: u32, packets: Option<u32>) -> PyResult<Stream> {
         let shared = slf.get().shared()?;
-        let mut options = pinmap::StreamOptions::new().priority(priority);
+        let mut options = pinmap::accelerator::StreamOptions::new().priority(priority);
         if let Some(packets) = packets {
             options = options.packets(packets);
         }

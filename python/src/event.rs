@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pinmap::stream;
+use pinmap::accelerator;
 use pyo3::prelude::*;
 
 use crate::error::detached;
@@ -14,16 +14,16 @@ use crate::wait::wait;
 /// when everything that was submitted to the stream before is done.
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Event {
-    held: Handle<stream::Event>,
+    held: Handle<accelerator::Event>,
 }
 
 impl Event {
-    pub(crate) fn new(event: stream::Event) -> Self {
+    pub(crate) fn new(event: accelerator::Event) -> Self {
         let held = Handle::new("event", event);
         Self { held }
     }
 
-    pub(crate) fn held(&self) -> PyResult<Arc<stream::Event>> {
+    pub(crate) fn held(&self) -> PyResult<Arc<accelerator::Event>> {
         self.held.get()
     }
 }

@@ -297,7 +297,7 @@ impl From<pinmap::Info> for Info {
             pinmap::Kind::Paged => "paged",
             _ => "other",
         };
-        let bar = |bar: &pinmap::BarInfo| BarInfo {
+        let bar = |bar: &pinmap::inspect::BarInfo| BarInfo {
             length: bar.len,
             mappable: bar.mappable,
             prefetchable: bar.prefetchable,
@@ -326,8 +326,8 @@ impl From<pinmap::Info> for Info {
     }
 }
 
-impl From<pinmap::AcceleratorInfo> for AcceleratorInfo {
-    fn from(info: pinmap::AcceleratorInfo) -> Self {
+impl From<pinmap::accelerator::AcceleratorInfo> for AcceleratorInfo {
+    fn from(info: pinmap::accelerator::AcceleratorInfo) -> Self {
         Self {
             copy_engines: info.copy_engines,
             compute_slots: info.compute_slots,
@@ -338,9 +338,9 @@ impl From<pinmap::AcceleratorInfo> for AcceleratorInfo {
     }
 }
 
-impl From<pinmap::Totals> for Totals {
-    fn from(totals: pinmap::Totals) -> Self {
-        let total = |total: pinmap::Total| Total {
+impl From<pinmap::inspect::Totals> for Totals {
+    fn from(totals: pinmap::inspect::Totals) -> Self {
+        let total = |total: pinmap::inspect::Total| Total {
             number: total.number,
             bytes: total.bytes,
         };
@@ -359,8 +359,8 @@ impl From<pinmap::Totals> for Totals {
     }
 }
 
-impl From<pinmap::Prefetched> for Prefetched {
-    fn from(done: pinmap::Prefetched) -> Self {
+impl From<pinmap::accelerator::Prefetched> for Prefetched {
+    fn from(done: pinmap::accelerator::Prefetched) -> Self {
         Self {
             moved: done.moved,
             there: done.there,
@@ -371,15 +371,15 @@ impl From<pinmap::Prefetched> for Prefetched {
     }
 }
 
-impl From<pinmap::Residency> for Residency {
-    fn from(found: pinmap::Residency) -> Self {
-        let run = |run: &pinmap::Run| Run {
+impl From<pinmap::inspect::Residency> for Residency {
+    fn from(found: pinmap::inspect::Residency) -> Self {
+        let run = |run: &pinmap::inspect::Run| Run {
             addr: run.addr,
             length: run.len,
             place: run.place.map(|place| {
                 let place = match place {
-                    pinmap::Place::Host => "host",
-                    pinmap::Place::Vram => "device",
+                    pinmap::accelerator::Place::Host => "host",
+                    pinmap::accelerator::Place::Vram => "device",
                 };
                 place.to_owned()
             }),
@@ -394,8 +394,8 @@ impl From<pinmap::Residency> for Residency {
     }
 }
 
-impl From<pinmap::ManagedStatistics> for Statistics {
-    fn from(found: pinmap::ManagedStatistics) -> Self {
+impl From<pinmap::inspect::ManagedStatistics> for Statistics {
+    fn from(found: pinmap::inspect::ManagedStatistics) -> Self {
         Self {
             device_faults: found.device_faults,
             host_faults: found.host_faults,

@@ -5,7 +5,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use pinmap::{Advice, Place};
+use pinmap::accelerator::{Advice, Place};
 use pinmap_dynamic as dynamic;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

@@ -4,7 +4,8 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use pinmap::stream::{self, Work};
+use pinmap::accelerator;
+use pinmap::accelerator::Work;
 use pinmap_dynamic as dynamic;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -383,7 +384,7 @@ impl Stream {
 /// A point in a stream, as a file descriptor. Made by Stream.completion().
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Completion {
-    held: Handle<stream::Completion>,
+    held: Handle<accelerator::Completion>,
 }
 
 #[pymethods]

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 pub(crate) mod testgpu {
     use std::time::Duration;
 
-    use pinmap::testgpu::{
+    use pinmap_testgpu::{
         AtomicAddU64, Crc32c, HistogramU8, IncrementF32, MatmulF32, Saxpy, Spin, SumF32,
     };
     use pyo3::prelude::*;

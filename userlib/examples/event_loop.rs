@@ -8,8 +8,9 @@ use std::error::Error;
 use std::time::Instant;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use pinmap::stream::{Completion, Pending, StreamOptions};
-use pinmap::{testgpu, Accelerator, Allocation, Stream};
+use pinmap::accelerator::{Completion, Pending, Stream, StreamOptions};
+use pinmap::Allocation;
+use pinmap_testgpu as testgpu;
 
 /// How many rounds each stream does.
 const ROUNDS: u32 = 4;
@@ -49,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count = std::env::args()
         .nth(1)
         .map_or(Ok(200), |text| text.parse::<u64>())?;
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut tasks = Vec::new();
     for number in 0..count {

@@ -9,7 +9,8 @@ use std::error::Error;
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use pinmap::{testgpu, Accelerator, Advice, Place, QueueOptions};
+use pinmap::accelerator::{Advice, Place, StreamOptions};
+use pinmap_testgpu as testgpu;
 
 /// The flags, by their indices.
 const GO: usize = 0;
@@ -22,22 +23,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds = std::env::args()
         .nth(1)
         .map_or(Ok(16), |text| text.parse::<u64>())?;
-    let gpu = Accelerator::find()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let gpu = pinmap_testgpu::find()?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut flags = gpu.alloc_managed::<u64>(2)?;
     let mut numbers = gpu.alloc_managed::<f32>(1024)?;
     // Both sides look at them all the time. So they stay where they are.
     flags.advise(Advice::new().prefer(Place::Host))?;
     let start = Instant::now();
-    queue.try_scope(|scope| -> Result<(), Box<dyn Error>> {
+    stream.try_scope(|work| -> Result<(), Box<dyn Error>> {
         let (mut flags, mut numbers) = (flags.slice_mut(), numbers.slice_mut());
         // All of it is submitted before the device may begin.
         for round in 1..=rounds {
-            scope.wait_value(&flags, GO, round)?;
-            scope.launch(testgpu::IncrementF32 { data: &mut numbers })?;
-            scope.write_value(&mut flags, DONE, round)?;
+            work.wait_value(&flags, GO, round)?;
+            work.launch(testgpu::IncrementF32 { data: &mut numbers })?;
+            work.write_value(&mut flags, DONE, round)?;
         }
-        scope.fence()?;
         for round in 1..=rounds {
             if flags.get(DONE)? >= round {
                 let told = flags.get(DONE);

@@ -4,14 +4,13 @@
 //!
 //! usage: `overlap [CHUNKS]`
 
-use pinmap::Accelerator;
 use pinmap_samples::overlap::{pipeline, timeline, Pipeline, CHUNKS};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let chunks = std::env::args()
         .nth(1)
         .map_or(Ok(CHUNKS), |text| text.parse())?;
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     print(&pipeline(&gpu, chunks)?);
     Ok(())
 }

@@ -12,8 +12,9 @@
 use std::error::Error;
 use std::time::Instant;
 
-use pinmap::stream::{self, StreamOptions};
-use pinmap::{testgpu, Accelerator, Allocation, Managed, Place, Stream};
+use pinmap::accelerator::{Accelerator, Managed, Place, Stream, StreamOptions};
+use pinmap::{accelerator, Allocation};
+use pinmap_testgpu as testgpu;
 
 /// Numbers of a chunk: 2 MiB, as one page of the device.
 const CHUNK: usize = (2 << 20) / 4;
@@ -43,7 +44,7 @@ fn stencil(
     hints: bool,
 ) -> Result<(), Box<dyn Error>> {
     let count = from.len();
-    stream::scope(|scope| -> pinmap::Result<()> {
+    accelerator::scope(|scope| -> pinmap::Result<()> {
         let work = scope.on(stream);
         let from = from.slice();
         let mut rest = to.slice_mut();
@@ -106,7 +107,7 @@ fn leave(gpu: &Accelerator, bytes: u64) -> Result<Vec<Allocation<u8>>, Box<dyn E
 fn main() -> Result<(), Box<dyn Error>> {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let times = numbers.next().unwrap_or(Ok(3))?;
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let stream = gpu.stream(StreamOptions::new())?;
     let room = match numbers.next().transpose()? {
         Some(mib) => mib << 20,

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
-use pinmap::stream::{StreamOptions, Work};
-use pinmap::testgpu::packet;
-use pinmap::{testgpu, Accelerator, QueueOptions};
+use pinmap::accelerator::{Accelerator, StreamOptions, Work};
 use pinmap_samples::overlap::{pipeline, CHUNKS};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -80,7 +80,7 @@ fn main() -> Result<()> {
         ["--json", path] => Some(File::create(path)?),
         _ => return Err("usage: stream_costs [--json FILE]".into()),
     };
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let link = gpu.info()?.link;
     let mut records = Vec::new();
     submission(&gpu, &mut records)?;
@@ -127,11 +127,10 @@ fn main() -> Result<()> {
 }
 
 /// Measures how long the CPU takes to submit a packet: to a device that is idle, many one after the
-/// other, and many at once; by the ring of a queue, by the ring with a number behind it that tells
-/// the end, which is the least that shows that work is done, and by a stream.
+/// other, and many at once; in a scope, in a scope with a number behind it that tells the end, which
+/// is the least that shows that work is done, and as work with memory that is handed over.
 fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
-    let mut queue = gpu.queue(QueueOptions::new().packets(65536))?;
     let mut end = gpu.device().alloc::<u64>(1)?;
     let packets = vec![packet::nop(); BATCH];
     let cases = [
@@ -142,17 +141,18 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     for (case, turns, together) in cases {
         let packets = &packets[..together];
         let mut by_ring = |with_end| {
-            queue.scope(|scope| {
+            stream.scope(|work| {
                 let mut end = end.slice_mut();
                 let start = Instant::now();
                 for _ in 0..turns {
-                    let batch = scope.batch();
-                    // SAFETY: They write nothing.
-                    unsafe { scope.submit_packets(packets)? };
-                    if with_end {
-                        scope.write_value(&mut end, 0, 1)?;
-                    }
-                    batch.publish()?;
+                    work.batch(|| {
+                        // SAFETY: They write nothing.
+                        unsafe { work.submit_packets(packets)? };
+                        if with_end {
+                            work.write_value(&mut end, 0, 1)?;
+                        }
+                        Ok(())
+                    })?;
                 }
                 Ok(start.elapsed())
             })
@@ -189,11 +189,10 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// Measures how long it takes to submit a packet and to wait until it is done: by a queue, by what
-/// a stream hands back, and by the stream.
+/// Measures how long it takes to submit a packet and to wait until it is done: in a scope, by what a
+/// submission hands back, and by the stream.
 fn wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new())?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
     let packets = [packet::nop()];
     let mut times = [const { Vec::new() }; 3];
     for round in 0..TIMES {
@@ -203,10 +202,10 @@ fn wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
             let work = |work: &Work<'_>, (): &mut ()| unsafe { work.submit_packets(&packets) };
             let start = Instant::now();
             match way {
-                0 => queue.scope(|scope| {
+                0 => stream.scope(|work| {
                     // SAFETY: It writes nothing.
-                    unsafe { scope.submit_packets(&packets)? };
-                    scope.wait()
+                    unsafe { work.submit_packets(&packets)? };
+                    work.stream().synchronize()
                 })?,
                 1 => stream.submit((), work)?.wait()?,
                 _ => {
@@ -225,26 +224,26 @@ fn wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
 }
 
 /// Measures how long the CPU takes to record an event, and to make a stream wait for one, beside a
-/// packet for the ring of a queue.
+/// packet for another stream.
 fn record(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let options = StreamOptions::new().packets(65536);
-    let (stream, other) = (gpu.stream(options)?, gpu.stream(options)?);
-    let mut queue = gpu.queue(QueueOptions::new().packets(65536))?;
+    let [stream, other, beside] = [(); 3].map(|()| gpu.stream(options));
+    let (stream, other, beside) = (stream?, other?, beside?);
     let mut events = Vec::new();
     for _ in 0..TIMES {
         events.push(gpu.event()?);
     }
     let (mut put, mut recorded, mut waited) = (Vec::new(), Vec::new(), Vec::new());
-    queue.scope(|scope| {
-        // The events must not be complete before they are waited for, and the queue is as busy as
-        // the stream.
+    beside.scope(|work| {
+        // The events must not be complete before they are waited for, and the stream beside is as
+        // busy.
         let time = Duration::from_millis(800);
         drop(stream.submit((), |work, ()| work.launch(testgpu::Spin { time }))?);
-        scope.launch(testgpu::Spin { time })?;
+        work.launch(testgpu::Spin { time })?;
         for event in &events {
             let start = Instant::now();
             // SAFETY: It writes nothing.
-            unsafe { scope.submit_packets(&[packet::nop()])? };
+            unsafe { work.submit_packets(&[packet::nop()])? };
             put.push(start.elapsed());
             let start = Instant::now();
             stream.record(event)?;

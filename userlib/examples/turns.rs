@@ -7,7 +7,9 @@
 
 use std::error::Error;
 
-use pinmap::{testgpu, Accelerator, Advice, Managed, Place, Queue, QueueOptions, Residency};
+use pinmap::accelerator::{Accelerator, Advice, Managed, Place, Stream, StreamOptions};
+use pinmap::inspect::Residency;
+use pinmap_testgpu as testgpu;
 
 /// Numbers of the array: 4 MiB.
 const COUNT: usize = 1 << 20;
@@ -26,9 +28,9 @@ fn describe(residency: &Residency) -> String {
     )
 }
 
-fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
-    queue.scope(|scope| {
-        scope.launch(testgpu::IncrementF32 {
+fn increment(stream: &Stream, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
+    stream.scope(|work| {
+        work.launch(testgpu::IncrementF32 {
             data: &mut numbers.slice_mut(),
         })
     })
@@ -36,13 +38,13 @@ fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> pinmap::Result<()
 
 /// Lets the device and the CPU add 1 to each number in turn.
 fn take_turns(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<(), Box<dyn Error>> {
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     // A range of its own, so that the statistics are those of these numbers.
     let mut numbers = gpu.alloc_managed_apart::<f32>(COUNT)?;
     numbers.advise(advice)?;
     println!("advice: {advice}");
     for turn in 1..=turns {
-        increment(&mut queue, &mut numbers)?;
+        increment(&stream, &mut numbers)?;
         if turn <= 2 {
             println!("  after the device: {}", describe(&numbers.residency()?));
         }
@@ -77,7 +79,7 @@ fn take_turns(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<(), Box<d
 
 fn main() -> Result<(), Box<dyn Error>> {
     let turns = std::env::args().nth(1).map_or(Ok(8), |text| text.parse())?;
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     for advice in [
         Advice::new(),
         Advice::new().prefer(Place::Vram),

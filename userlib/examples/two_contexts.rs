@@ -12,63 +12,61 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use pinmap::testgpu::packet;
-use pinmap::{testgpu, Accelerator, Access, Buffer, Device, Queue, QueueOptions, Registration};
+use pinmap::accelerator::{Stream, StreamOptions};
+use pinmap::{Access, Buffer, Device, Registration};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 /// How many floats each context works on.
 const FLOATS: usize = 1 << 18;
 /// How often a context adds 1 to each float.
 const ROUNDS: u16 = 20;
 
-/// A context with a queue and some memory.
+/// A context with a stream and some memory.
 struct Context {
     name: &'static str,
-    gpu: Accelerator,
-    queue: Queue,
+    stream: Stream,
     memory: Registration,
 }
 
 impl Context {
     fn new(name: &'static str, device: Device) -> Result<Self, Box<dyn Error>> {
-        let gpu = device.accelerator()?;
-        let queue = gpu.queue(QueueOptions::new())?;
+        let gpu = pinmap_testgpu::accelerator(&device)?;
+        let stream = gpu.stream(StreamOptions::new())?;
         let memory = Buffer::<u8>::new(4 * FLOATS)?.register(&device, Access::ReadWrite)?;
         println!("{name}: its floats are at {:#x}", memory.device_addr()?);
         Ok(Self {
             name,
-            gpu,
-            queue,
+            stream,
             memory,
         })
     }
 
-    /// Whether the queue of the context executes packets.
+    /// Whether the stream of the context executes packets.
     fn works(&mut self) -> pinmap::Result<bool> {
-        let fence = self.queue.scope(|scope| {
-            scope.launch(testgpu::Spin {
-                time: Duration::ZERO,
-            })?;
-            scope.fence()
-        })?;
-        Ok(fence.is_done())
+        let spin = testgpu::Spin {
+            time: Duration::ZERO,
+        };
+        self.stream.scope(|work| work.launch(spin))?;
+        self.stream.query()
     }
 
     /// Adds 1 to each float, [`ROUNDS`] times. Returns whether all floats are right.
     fn work(&mut self) -> pinmap::Result<bool> {
         let memory = &mut self.memory;
-        self.queue.scope(|scope| {
+        self.stream.scope(|work| {
             let mut data = memory.slice_mut::<f32>()?;
             for _ in 0..ROUNDS {
-                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+                work.launch(testgpu::IncrementF32 { data: &mut data })?;
             }
-            scope.wait()?;
+            work.stream().synchronize()?;
             Ok(data.to_vec().iter().all(|&float| float == ROUNDS.into()))
         })
     }
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let first = Accelerator::find()?.device().clone();
+    let first = pinmap_testgpu::find()?.device().clone();
     let second = Device::open(first.path())?;
     let (mut a, mut b) = (Context::new("A", first)?, Context::new("B", second)?);
 
@@ -88,27 +86,27 @@ fn run() -> Result<(), Box<dyn Error>> {
     // B knows the address of A's memory, and tells the device to write there.
     let target = a.memory.device_addr()?;
     let write = packet::fill(target, 4096, 0xbad, 2);
-    let written = b.queue.scope(|scope| {
+    let written = b.stream.scope(|work| {
         // SAFETY: B's context reaches nothing there, and A's memory is accessed by atomics and
         // devices only, so nothing could go wrong even if it did.
-        unsafe { scope.submit_packets(&[write]) }
+        unsafe { work.submit_packets(&[write]) }
     });
     let Err(error) = written else {
         return Err("B wrote where only A has memory".into());
     };
-    let fault = error.fault().ok_or("B's queue stopped without a fault")?;
+    let fault = error.fault().ok_or("B's stream stopped without a fault")?;
     println!("B tried to write to A's memory: {fault}");
     if fault.addr != Some(target) {
         return Err(error.into());
     }
 
-    // A is not affected and goes on; B goes on with a new queue.
+    // A is not affected and goes on; B resets its stream.
     if a.memory.load::<u32>(0)? != f32::from(ROUNDS).to_bits() {
         return Err("A's memory has changed".into());
     }
-    println!("A: nothing has changed; its queue works: {}", a.works()?);
-    b.queue = b.gpu.queue(QueueOptions::new())?;
-    println!("B: a new queue works: {}", b.works()?);
+    println!("A: nothing has changed; its stream works: {}", a.works()?);
+    b.stream.reset()?;
+    println!("B: after a reset its stream works: {}", b.works()?);
     Ok(())
 }
 

@@ -12,19 +12,19 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use pinmap::{Accelerator, QueueOptions};
+use pinmap::accelerator::StreamOptions;
 use pinmap_samples::zero_copy as programs;
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let gpu = Accelerator::find()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let gpu = pinmap_testgpu::find()?;
+    let stream = gpu.stream(StreamOptions::new())?;
 
     let managed = gpu.device().info()?.managed;
     for memory in programs::Memory::ALL {
         if memory == programs::Memory::Managed && !managed {
             continue;
         }
-        let work = programs::increment(&gpu, &mut queue, memory)?;
+        let work = programs::increment(&gpu, &stream, memory)?;
         println!(
             "{} floats, {}, at {:#x}, for the device at {:#x}, {} bytes pinned: {:?} …",
             work.floats.len(),
@@ -40,7 +40,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    let copied = programs::copy(&gpu, &mut queue)?;
+    let copied = programs::copy(&gpu, &stream)?;
     let ints = &copied.ints;
     println!(
         "{} ints copied, for the device at {:#x}: {:?} …",

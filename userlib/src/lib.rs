@@ -60,53 +60,10 @@
 //! [`RegisterOptions::identity`] fails unless they are equal, and [`RegisterOptions::at`] demands a
 //! device address of your choice.
 //!
-//! # Devices with queues
+//! # Accelerators
 //!
-//! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once. Each has queues
-//! ([`Accelerator::queue`]), to which it submits work without a system call. The operands of the
-//! work are [`DeviceSlice`]s: of ordinary memory ([`QueueScope::slice`]), of registered memory, of
-//! host memory that the driver allocates ([`Device::alloc`]), or of the device's own memory
-//! ([`Accelerator::alloc_vram`]). Each operand has the same address for the program and for the
-//! device. The kernels and packets of the test GPU, which comes with the driver's tests, are in
-//! [`testgpu`]; for another device a program brings its own [`Kernel`]s and its [`PacketFormat`].
-//!
-//! ```no_run
-//! use pinmap::{testgpu, Device, QueueOptions};
-//!
-//! # fn main() -> pinmap::Result<()> {
-//! let device = Device::open("/dev/pinmap0")?;
-//! let mut queue = device.accelerator()?.queue(QueueOptions::new())?;
-//!
-//! // Ordinary memory, on which the device works in place.
-//! let mut numbers = vec![0.0f32; 1024];
-//! queue.scope(|scope| {
-//!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })
-//! })?;
-//!
-//! // The end of the scope has waited: the memory can be used again, and holds the results.
-//! assert_eq!(numbers[0], 1.0);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! A device that can fault uses such memory as the program does, page by page when it touches them,
-//! and nothing is pinned ([`Accelerator::manage`]). For any other device the crate registers the
-//! memory until the scope has ended. [`DeviceSlice::reach`] tells which it was, and what it cost.
-//!
-//! Managed memory *moves* to the device that touches it, and home when the CPU does.
-//! [`Accelerator::prefetch`] and [`Accelerator::advise`] steer that, [`Accelerator::residency`]
-//! tells where memory is and why, and [`Accelerator::alloc_managed`] allocates memory for it: a
-//! [`Managed`] is a slice of the program as long as no work of the device borrows it. A [`Window`]
-//! has addresses that the program chooses, and nothing else is there on either side.
-//!
-//! A [`Stream`] takes the same work and returns at once. The module [`mod@stream`] also has events,
-//! host functions, and files that tell when work is done.
-//!
-//! If the device and the CPU both add to the same number, nothing is lost where the memory is
-//! managed and the kernel adds atomically ([`testgpu::AtomicAddU64`]): such an access is made in
-//! the device's memory only. Elsewhere additions can be lost, and only aligned loads and stores of
-//! 8 bytes are indivisible: there a program and its kernels take turns by waiting.
+//! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once: the module
+//! [`accelerator`] is for those. What it has needs the feature of the same name.
 //!
 //! # Features
 //!
@@ -136,8 +93,8 @@
 //! - Safe code gets no reference to memory that a device may be writing, not even by
 //!   [`std::mem::forget`]: forgotten memory stays registered and allocated until the process ends.
 //! - Memory that is borrowed for the work of a queue stays borrowed until the device is done with
-//!   it, however the [scope](Queue::scope) ends. If the device cannot be stopped and there would be
-//!   references to memory on which it works, the process is aborted.
+//!   it, however the [scope](Stream::scope) ends. If the device cannot be stopped and there would
+//!   be references to memory on which it works, the process is aborted.
 //! - That memory moves changes neither its addresses nor its contents, nor who may use it.
 //! - Work names only memory that is borrowed for it. Submitting [packets](Packet) that a program
 //!   makes itself is unsafe, because they can name any memory that the device reaches.
@@ -210,38 +167,41 @@
 //! Memory on which the device works cannot be released before the scope has ended:
 //!
 //! ```compile_fail,E0505
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, mut numbers: Registration) -> Result<()> {
-//! queue.scope(|scope| {
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, mut numbers: Registration) -> Result<()> {
+//! stream.scope(|work| {
 //!     let mut data = numbers.slice_mut::<f32>()?;
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     drop(numbers.release()?);
-//!     scope.wait()
+//!     work.stream().synchronize()
 //! }) }
 //! ```
 //!
 //! Its owner cannot read it in the meantime either:
 //!
 //! ```compile_fail,E0502
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, numbers: &mut Allocation<f32>) -> Result<()> {
-//! queue.scope(|scope| {
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
+//! stream.scope(|work| {
 //!     let mut data = numbers.slice_mut();
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     assert_eq!(numbers.get(0)?, 1.0);
-//!     scope.wait()
+//!     work.stream().synchronize()
 //! }) }
 //! ```
 //!
 //! Memory that does not outlive the scope cannot be an operand:
 //!
 //! ```compile_fail,E0597
-//! # use pinmap::*;
-//! # fn f(device: &Device, queue: &mut Queue) -> Result<()> {
-//! queue.scope(|scope| {
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(device: &Device, stream: &Stream) -> Result<()> {
+//! stream.scope(|work| {
 //!     let mut numbers = device.alloc::<f32>(1024)?;
 //!     let mut data = numbers.slice_mut();
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })
 //! }) }
 //! ```
 //!
@@ -249,30 +209,33 @@
 //! by its owner nor as another operand:
 //!
 //! ```compile_fail,E0502
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, mut numbers: Vec<f32>) -> Result<()> {
-//! queue.scope(|scope| {
-//!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, mut numbers: Vec<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let mut data = work.slice_mut(&mut numbers)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     assert_eq!(numbers[0], 1.0);
 //!     Ok(())
 //! }) }
 //! ```
 //!
 //! ```compile_fail,E0502
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
-//! queue.scope(|scope| {
-//!     let (mut y, x) = (scope.slice_mut(numbers)?, scope.slice(numbers)?);
-//!     scope.launch(testgpu::Saxpy { a: 1.0, x, y: &mut y })
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
+//! stream.scope(|work| {
+//!     let (mut y, x) = (work.slice_mut(numbers)?, work.slice(numbers)?);
+//!     work.launch(testgpu::Saxpy { a: 1.0, x, y: &mut y })
 //! }) }
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
-//! queue.scope(|scope| {
-//!     let (first, second) = (scope.slice_mut(numbers)?, scope.slice_mut(numbers)?);
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
+//! stream.scope(|work| {
+//!     let (first, second) = (work.slice_mut(numbers)?, work.slice_mut(numbers)?);
 //!     Ok(())
 //! }) }
 //! ```
@@ -280,21 +243,23 @@
 //! Nor can it be freed, or change its place:
 //!
 //! ```compile_fail,E0505
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, numbers: Vec<f32>) -> Result<()> {
-//! queue.scope(|scope| {
-//!     let data = scope.slice(&numbers)?;
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let data = work.slice(&numbers)?;
 //!     drop(numbers);
 //!     Ok(())
 //! }) }
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, mut numbers: Vec<f32>) -> Result<()> {
-//! queue.scope(|scope| {
-//!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, mut numbers: Vec<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let mut data = work.slice_mut(&mut numbers)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     numbers.push(1.0);
 //!     Ok(())
 //! }) }
@@ -303,21 +268,23 @@
 //! It must outlive the scope, and what it became cannot:
 //!
 //! ```compile_fail,E0597
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue) -> Result<()> {
-//! queue.scope(|scope| {
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream) -> Result<()> {
+//! stream.scope(|work| {
 //!     let mut numbers = vec![0.0; 1024];
-//!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(testgpu::IncrementF32 { data: &mut data })
+//!     let mut data = work.slice_mut(&mut numbers)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })
 //! }) }
 //! ```
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
 //! let mut data = None;
-//! queue.scope(|scope| {
-//!     data = Some(scope.slice_mut(numbers)?);
+//! stream.scope(|work| {
+//!     data = Some(work.slice_mut(numbers)?);
 //!     Ok(())
 //! }) }
 //! ```
@@ -325,25 +292,28 @@
 //! Memory that is only borrowed shared cannot be written:
 //!
 //! ```compile_fail,E0596
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue, numbers: &Vec<f32>) -> Result<()> {
-//! queue.scope(|scope| scope.slice_mut(numbers.as_mut_slice()).map(drop))
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &Vec<f32>) -> Result<()> {
+//! stream.scope(|work| work.slice_mut(numbers.as_mut_slice()).map(drop))
 //! # }
 //! ```
 //!
 //! Packets that the program makes itself can name any memory:
 //!
 //! ```compile_fail,E0133
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue) -> Result<()> {
-//! queue.scope(|scope| scope.submit_packets(&[testgpu::packet::fill(0x1000, 4096, 0, 0)]))
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream) -> Result<()> {
+//! stream.scope(|work| work.submit_packets(&[testgpu::packet::fill(0x1000, 4096, 0, 0)]))
 //! # }
 //! ```
 //!
 //! The same memory cannot be borrowed exclusively twice:
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
 //! # fn f(numbers: &mut Allocation<f32>) -> Result<()> {
 //! let mut data = numbers.slice_mut();
 //! let mut again = numbers.slice_mut();
@@ -355,11 +325,12 @@
 //! The scope cannot leave its function:
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
-//! # fn f(queue: &mut Queue) -> Result<()> {
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream) -> Result<()> {
 //! let mut kept = None;
-//! queue.scope(|scope| -> Result<()> {
-//!     kept = Some(scope);
+//! stream.scope(|work| -> Result<()> {
+//!     kept = Some(work);
 //!     Ok(())
 //! }) }
 //! ```
@@ -367,9 +338,10 @@
 //! Elements must have the type on which the kernel works:
 //!
 //! ```compile_fail,E0308
-//! # use pinmap::*;
-//! # fn f<'s>(scope: &QueueScope<'s, '_>, words: &mut DeviceSliceMut<'s, u32>) -> Result<()> {
-//! scope.launch(testgpu::IncrementF32 { data: words })
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f<'s>(work: &Work<'s>, words: &mut DeviceSliceMut<'s, u32>) -> Result<()> {
+//! work.launch(testgpu::IncrementF32 { data: words })
 //! # }
 //! ```
 #![deny(unsafe_code)]
@@ -390,70 +362,50 @@ mod documents {
     mod all {}
 }
 
+pub mod accelerator;
 mod device;
 mod error;
 pub mod guide;
+pub mod inspect;
 mod memory;
 mod queue;
-pub mod stream;
+mod stream;
 mod sys;
-pub mod testgpu;
+#[cfg(test)]
+mod testgpu;
+#[doc(hidden)]
 pub mod trace;
 
-pub use device::accelerator::{
-    Accelerator, AcceleratorInfo, Counters, EngineCounters, Link, Target, Walk,
-};
+#[cfg(test)]
+extern crate self as pinmap;
+
 pub use device::bar::registers::{
     ReadOnly, ReadWrite, Readable, Register, RegisterBlock, Registers, Writable, WriteOnly,
 };
 pub use device::bar::Bar;
 pub use device::event::DeviceEvent;
-pub use device::info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
+pub use device::info::{Info, Kind};
 pub use device::interrupt::Interrupt;
 #[cfg(feature = "async-io")]
 pub use device::reactor::async_io;
 #[cfg(feature = "tokio")]
 pub use device::reactor::tokio;
-pub use device::totals::{FaultTotals, Total, Totals};
 pub use device::Device;
 pub use error::failure::{Failure, Reason};
 pub use error::fault::{Fault, FaultAccess, FaultCode, FaultReason, MemoryArea};
 pub use error::{Error, ErrorKind, ErrorWith, Operation, RegisterAllError, Result};
 pub use memory::alloc_options::AllocOptions;
-pub use memory::allocation::{Allocation, Place};
+pub use memory::allocation::Allocation;
 pub use memory::buffer::{Buffer, Pages};
-pub use memory::cache::{Cache, CacheStatistics, Cached};
+pub use memory::cache::{Cache, Cached};
 pub use memory::dmabuf::DmaBuf;
 pub use memory::element::{Element, Number};
 pub use memory::file::FileRegistration;
-pub use memory::lent::managed::{ManageOptions, ManagedRange};
-pub use memory::lent::Reach;
-pub use memory::managed::advice::Advice;
-pub use memory::managed::alloc::ManagedAlloc;
-pub use memory::managed::budget::Budget;
-pub use memory::managed::owned::Managed;
-pub use memory::managed::prefetch::Prefetched;
-pub use memory::managed::residency::{ParseRuleError, Residency, ResidencySums, Rule, Run};
-pub use memory::managed::statistics::{ManagedStatistics, RefusedAccess};
-pub use memory::managed::window::{Window, WindowOptions};
 pub use memory::mapping::Mapping;
 pub use memory::options::{Access, MapOptions, RegisterOptions};
-pub use memory::pinned::Pinned;
-pub use memory::preflight::Preflight;
-pub use memory::progress::Progress;
-pub use memory::query::{BufferKind, RegistrationInfo, State};
 pub use memory::raw::RawRegistration;
-pub use memory::registered::{Memory, MemoryMut, Registered};
 pub use memory::registration::Registration;
 pub use memory::ring::{Descriptor, Ring};
-pub use memory::slice::{DeviceSlice, DeviceSliceMut};
-pub use queue::fence::Fence;
-pub use queue::format::{Direction, Kernel, Packet, PacketFormat};
-pub use queue::operand::Operands;
-pub use queue::options::{Engines, QueueOptions};
-pub use queue::scope::{Batch, QueueScope};
-pub use queue::Queue;
-pub use stream::{Stream, StreamOptions};
 pub use sys::pci::{ParsePciAddressError, PciAddress};
 pub use sys::sysfs::DeviceNode;
 pub use sys::word::Word;

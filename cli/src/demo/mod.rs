@@ -13,14 +13,14 @@ mod table;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use pinmap::{Accelerator, AcceleratorInfo, Kind, Link, Queue, QueueOptions, Reach};
+use pinmap::accelerator::{Accelerator, AcceleratorInfo, Link, Reach, Stream, StreamOptions};
+use pinmap::Kind;
 use pinmap_samples::zero_copy::{self as programs, Copied, Increment, Memory};
 
 use crate::args::{DemoOptions, Target};
 use crate::progress::during;
 use crate::report_json::nanos;
-use crate::size;
-use crate::Result;
+use crate::{size, Result};
 
 use checks::Checks;
 use report::{Counters, DeviceReport, InPlace, MappedCopy, Report, SizeRow};
@@ -54,7 +54,7 @@ fn measure(options: &DemoOptions, out: &mut impl Write) -> Result<Report> {
     let started = Instant::now();
     let gpu = match &options.device {
         Some(target) => open(target)?,
-        None => Accelerator::find()?,
+        None => pinmap_testgpu::find()?,
     };
     let info = gpu.info()?;
     describe(&gpu, &info, out)?;
@@ -87,7 +87,7 @@ fn open(target: &Target) -> Result<Accelerator> {
     let device = target.open()?;
     match device.kind()? {
         Kind::Flat => Err(format!("{target} has no queues: it is a flat device").into()),
-        _ => Ok(device.accelerator()?),
+        _ => Ok(pinmap_testgpu::accelerator(&device)?),
     }
 }
 
@@ -127,11 +127,11 @@ fn zero_copy(
     checks: &mut Checks,
     out: &mut impl Write,
 ) -> Result<(Vec<InPlace>, MappedCopy, Counters)> {
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let before = gpu.counters()?;
 
-    let in_place = in_place(gpu, &mut queue, checks, out)?;
-    let mapped_copy = mapped_copy(gpu, &mut queue, checks, out)?;
+    let in_place = in_place(gpu, &stream, checks, out)?;
+    let mapped_copy = mapped_copy(gpu, &stream, checks, out)?;
     let after = gpu.counters()?;
     let copied = after.copied().since(&before.copied());
     let computed = after.computed().since(&before.computed());
@@ -162,7 +162,7 @@ fn zero_copy(
 /// Runs the first program with memory of each kind that the kernel has.
 fn in_place(
     gpu: &Accelerator,
-    queue: &mut Queue,
+    stream: &Stream,
     checks: &mut Checks,
     out: &mut impl Write,
 ) -> Result<Vec<InPlace>> {
@@ -177,7 +177,7 @@ fn in_place(
         if memory == Memory::Managed && !managed {
             continue;
         }
-        let work = programs::increment(gpu, queue, memory)?;
+        let work = programs::increment(gpu, stream, memory)?;
         let Increment {
             addr,
             device_addr,
@@ -230,7 +230,7 @@ fn in_place(
 /// Runs the second program.
 fn mapped_copy(
     gpu: &Accelerator,
-    queue: &mut Queue,
+    stream: &Stream,
     checks: &mut Checks,
     out: &mut impl Write,
 ) -> Result<MappedCopy> {
@@ -243,7 +243,7 @@ fn mapped_copy(
         ints,
         addr,
         device_addr,
-    } = programs::copy(gpu, queue)?;
+    } = programs::copy(gpu, stream)?;
     let report = MappedCopy {
         ints: programs::INTS,
         first: ints.iter().take(10).copied().collect(),

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use pinmap::{Accelerator, Advice, Place};
+use pinmap::accelerator::{Accelerator, Advice, Place};
 use pinmap_samples::moving::{self, Load, Moment, System};
 
 use super::checks::{note_again, Checks, TRIES};
@@ -13,8 +13,7 @@ use super::report::{LoadReport, ManagedReport, MomentReport, Moves};
 use super::table::time;
 use crate::progress::during;
 use crate::report_json::nanos;
-use crate::size;
-use crate::Result;
+use crate::{size, Result};
 
 /// The loads, with what they are called, and with what their times are to show.
 const LOADS: [(&str, Load, Claim); 3] = [

@@ -4,7 +4,7 @@
 //! The structs are the objects of the output, in its order. Their form is a promise to programs
 //! that read it. Addresses are strings, because many readers keep only 53 bits of a number.
 
-use pinmap::AcceleratorInfo;
+use pinmap::accelerator::AcceleratorInfo;
 use pinmap_samples::work;
 use pinmap_samples::zero_copy::{Increment, Memory, FLOATS};
 use serde::Serialize;
@@ -223,7 +223,7 @@ pub(crate) struct MomentReport {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use pinmap::Link;
+    use pinmap::accelerator::Link;
     use serde_json::Value;
 
     use super::*;

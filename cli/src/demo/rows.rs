@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use pinmap::{Accelerator, Allocation};
+use pinmap::accelerator::Accelerator;
+use pinmap::Allocation;
 use pinmap_samples::work::{Times, Work};
 
 use super::checks::TRIES;
@@ -88,8 +89,8 @@ fn runs(power: u32) -> usize {
 }
 
 fn row(work: &mut Work, count: usize, uses: u32, runs: usize) -> Result<Row> {
-    let Work { queue, host, .. } = work;
-    queue.scope(|scope| scope.fill(&mut host.slice_mut().part(..count)?, 0.0))?;
+    let Work { stream, host, .. } = work;
+    stream.scope(|work| work.fill(&mut host.slice_mut().part(..count)?, 0.0))?;
     let (mut zero_copy, mut copy) = (Vec::new(), Vec::new());
     // In turns, so that other load on the computer affects both alike. The first run fills the TLB
     // and is not counted.

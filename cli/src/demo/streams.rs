@@ -3,14 +3,13 @@
 
 use std::io::Write;
 
-use pinmap::Accelerator;
+use pinmap::accelerator::Accelerator;
 use pinmap_samples::overlap::{self, Pipeline};
 
 use super::checks::{note_again, Checks, TRIES};
 use super::report::{StepKind, StreamRun, StreamStep, Streams};
 use crate::report_json::nanos;
-use crate::size;
-use crate::Result;
+use crate::{size, Result};
 
 /// How many columns the timeline has.
 const COLUMNS: usize = 72;

@@ -4,13 +4,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use pinmap::AcceleratorInfo;
+use pinmap::accelerator::AcceleratorInfo;
 use pinmap_samples::work::Times;
 
 use super::checks::{note_again, Checks};
 use super::rows::Row;
-use crate::size;
-use crate::Result;
+use crate::{size, Result};
 
 /// From this number of bytes on, the bandwidth decides.
 const LARGE: u64 = 64 << 10;

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use nix::libc::{EACCES, EPERM};
 use nix::unistd::{Gid, Group, Uid, User};
-use pinmap::{Access, Buffer, Device, DeviceNode, Memlock, PciAddress, RegisterOptions};
+use pinmap::inspect::Memlock;
+use pinmap::{Access, Buffer, Device, DeviceNode, PciAddress, RegisterOptions};
 
 use super::Finding;
 use crate::limit::{own_memlock, COMFORT};

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use pinmap::Rule;
+use pinmap::inspect::Rule;
 use serde::Serialize;
 
 use crate::args::ExplainOptions;

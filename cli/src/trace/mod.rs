@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-use pinmap::trace::{Trace, PATH_VARIABLE};
+use pinmap::inspect::trace::{Trace, PATH_VARIABLE};
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use crate::args::TraceOptions;

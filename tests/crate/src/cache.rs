@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::sys::mman::{madvise, MmapAdvise};
-use pinmap::{Access, Cache, Cached, Device, State};
+use pinmap::inspect::State;
+use pinmap::{Access, Cache, Cached, Device};
 
 use crate::harness::{skip, Outcome};
 use crate::setup::{device, device_content, edu, pattern, RawMemory, PAGE};

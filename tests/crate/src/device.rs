@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use pinmap::{Access, Buffer, Device, Kind, PciAddress, ReservedKind};
+use pinmap::inspect::ReservedKind;
+use pinmap::{Access, Buffer, Device, Kind, PciAddress};
 
 use crate::edu::Edu;
 use crate::harness::{skip, Outcome};

@@ -4,26 +4,25 @@
 use std::time::Duration;
 
 use nix::libc;
-use pinmap::testgpu::packet;
-use pinmap::{
-    testgpu, Accelerator, Access, Buffer, Device, DeviceEvent, Error, Fault, FaultAccess,
-    FaultCode, Packet, QueueOptions,
-};
+use pinmap::accelerator::{Accelerator, Packet, StreamOptions};
+use pinmap::{Access, Buffer, Device, DeviceEvent, Error, Fault, FaultAccess, FaultCode};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
-use crate::gpu::{gpu, gpu_and_queue};
+use crate::gpu::{gpu, gpu_and_stream};
 use crate::harness::Outcome;
 use crate::raw::Raw;
 use crate::setup::{buffer, pattern, PAGE};
-use crate::streams::{spin, stream};
+use crate::streams::spin;
 
 /// Submits packets that stop a new queue; returns the queue's error, after the event.
 fn fault(gpu: &Accelerator, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    let id = queue.id();
+    let stream = gpu.stream(StreamOptions::new())?;
+    let id = stream.id();
     let mut event = None;
-    let result = queue.scope(|scope| -> Result<(), Error> {
-        scope.raw(packets)?;
-        let waited = scope.wait();
+    let result = stream.scope(|work| -> Result<(), Error> {
+        work.raw(packets)?;
+        let waited = work.stream().synchronize();
         // Destroying the queue, at the end, withdraws the event.
         event = Some(gpu.device().next_event_timeout(Duration::from_secs(10))?);
         waited
@@ -71,9 +70,9 @@ pub(crate) fn fault_after_release() -> Outcome {
     let memory = Buffer::<u8>::new(PAGE)?.register(gpu.device(), Access::ReadWrite)?;
     let addr = memory.device_addr()?;
     // The TLB has the translation.
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let write = packet::fill(addr, PAGE as u64, 1, 2);
-    queue.scope(|scope| scope.raw(&[write]))?;
+    stream.scope(|work| work.raw(&[write]))?;
     let memory = memory.release()?;
     let fault = fault(&gpu, &[write])?;
     assert_eq!(
@@ -86,7 +85,7 @@ pub(crate) fn fault_after_release() -> Outcome {
 }
 
 pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let content = pattern(3, PAGE);
     let mut memory = buffer(&content)?.register(gpu.device(), Access::Read)?;
     // The crate does not lend read-only memory for writing, and the device does not write it.
@@ -101,7 +100,7 @@ pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
     );
     // Reading is allowed.
     let mut copy = gpu.alloc_vram::<u8>(PAGE)?;
-    queue.scope(|scope| scope.copy(memory.slice()?, copy.slice_mut()))?;
+    stream.scope(|work| work.copy(memory.slice()?, copy.slice_mut()))?;
     assert_eq!(copy.to_vec(), content);
     assert_eq!(*memory.release()?, content[..]);
     Ok(())
@@ -127,9 +126,9 @@ pub(crate) fn error_names_bad_packets() -> Outcome {
 }
 
 pub(crate) fn error_when_it_runs_for_too_long() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let time = gpu.info()?.max_run + Duration::from_secs(5);
-    let result = queue.scope(|scope| scope.launch(testgpu::Spin { time }));
+    let result = stream.scope(|work| work.launch(testgpu::Spin { time }));
     let error = result.expect_err("it was stopped");
     let fault = error.fault().ok_or("no fault")?;
     assert_eq!(fault.code, FaultCode::Timeout, "{error}");
@@ -137,8 +136,8 @@ pub(crate) fn error_when_it_runs_for_too_long() -> Outcome {
 }
 
 pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
-    let (ours, mut queue) = gpu_and_queue()?;
-    let theirs = Device::open(ours.device().path())?.accelerator()?;
+    let (ours, stream) = gpu_and_stream()?;
+    let theirs = pinmap_testgpu::accelerator(&Device::open(ours.device().path())?)?;
     let content = pattern(4, 4 * PAGE);
     let registered = buffer(&content)?.register(ours.device(), Access::ReadWrite)?;
     let mut host = ours.device().alloc::<u8>(PAGE)?;
@@ -162,11 +161,11 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
     assert!(own.to_vec().iter().all(|&byte| byte == 0));
     assert!(host.to_vec() == content[..PAGE] && vram.to_vec() == content[..PAGE]);
     // The owner works on, and was told of no fault.
-    queue.scope(|scope| scope.copy(host.slice(), vram.slice_mut()))?;
+    stream.scope(|work| work.copy(host.slice(), vram.slice_mut()))?;
     assert_eq!(ours.device().try_next_event()?, None);
     assert_eq!(*registered.release()?, content[..]);
     // The crate refuses before the device has to.
-    let refused = queue.scope(|scope| scope.copy(own.slice(), vram.slice_mut()));
+    let refused = stream.scope(|work| work.copy(own.slice(), vram.slice_mut()));
     let error = refused.expect_err("of another context");
     assert!(
         error.fault().is_none() && error.errno() == libc::EINVAL,
@@ -176,24 +175,24 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
 }
 
 pub(crate) fn same_memory_in_two_contexts() -> Outcome {
-    let (first, mut one) = gpu_and_queue()?;
-    let second = Device::open(first.device().path())?.accelerator()?;
-    let mut two = second.queue(QueueOptions::new())?;
+    let (first, one) = gpu_and_stream()?;
+    let second = pinmap_testgpu::accelerator(&Device::open(first.device().path())?)?;
+    let two = second.stream(StreamOptions::new())?;
     let memory = crate::setup::RawMemory::new(PAGE)?;
     memory.fill(&[0; PAGE]);
-    let add = |gpu: &Accelerator, queue: &mut pinmap::Queue| -> Outcome {
+    let add = |gpu: &Accelerator, stream: &pinmap::accelerator::Stream| -> Outcome {
         // SAFETY: The memory is accessed by raw pointers only, and not meanwhile.
         let raw = unsafe {
             gpu.device()
                 .register_raw(memory.start(), PAGE, Access::ReadWrite)?
         };
         let arguments = [raw.device_addr()?, PAGE as u64 / 4, 0, 0, 0, 0, 0];
-        queue.scope(|scope| scope.raw(&[packet::launch(3, arguments)]))?;
+        stream.scope(|work| work.raw(&[packet::launch(3, arguments)]))?;
         raw.release().map_err(|with| with.error)?;
         Ok(())
     };
-    add(&first, &mut one)?;
-    add(&second, &mut two)?;
+    add(&first, &one)?;
+    add(&second, &two)?;
     let bytes = memory.content(PAGE);
     assert!(bytes
         .chunks_exact(4)
@@ -202,27 +201,25 @@ pub(crate) fn same_memory_in_two_contexts() -> Outcome {
 }
 
 pub(crate) fn gone_device_ends_a_scope() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
-    let mut calls = gpu.queue(QueueOptions::new().system_calls())?;
+    let (gpu, stream) = gpu_and_stream()?;
+    let calls = gpu.stream(StreamOptions::new().system_calls())?;
     let device = gpu.device().clone();
     let mut memory = buffer(&pattern(5, PAGE))?.register(&device, Access::ReadWrite)?;
     let mut host = device.alloc::<u8>(PAGE)?;
     host.set(0, 7)?;
     let time = Duration::from_millis(1500);
-    let result = queue.try_scope(|scope| -> Outcome {
-        scope.launch(testgpu::Spin { time })?;
+    let result = stream.try_scope(|work| -> Outcome {
+        work.launch(testgpu::Spin { time })?;
         let data = &mut memory.slice_mut::<f32>()?;
-        scope.launch(testgpu::IncrementF32 { data })?;
-        let fence = scope.fence()?;
+        work.launch(testgpu::IncrementF32 { data })?;
         crate::stale::while_unbound(&device, || {
             // The device was told of all work before: nothing touches its doorbell now.
-            let error = fence
-                .wait_timeout(Duration::from_secs(20))
-                .expect_err("gone");
+            let waited = work.stream().synchronize_timeout(Duration::from_secs(20));
+            let error = waited.expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
             // System calls can be tried without danger.
             let nop = [packet::nop()];
-            let error = calls.scope(|scope| scope.raw(&nop)).expect_err("gone");
+            let error = calls.scope(|work| work.raw(&nop)).expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
             let refused = device.alloc::<u8>(1).map(drop);
             assert_eq!(refused.expect_err("gone").errno(), libc::ENODEV);
@@ -236,19 +233,19 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
     // The memory is ours again, and host memory of the driver stays.
     assert_eq!(memory.release()?.len(), PAGE);
     assert_eq!(host.get(0)?, 7);
-    drop((queue, calls, host));
-    let mut queue = Accelerator::find()?.queue(QueueOptions::new())?;
-    queue.scope(|scope| scope.raw(&[packet::nop()]))?;
+    drop((stream, calls, host));
+    let stream = pinmap_testgpu::find()?.stream(StreamOptions::new())?;
+    stream.scope(|work| work.raw(&[packet::nop()]))?;
     Ok(())
 }
 
 /// A program learns by waiting that nobody hears its doorbells any more, also if only a destructor
 /// waits.
 pub(crate) fn gone_device_kills_no_program() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
-    let mut idle = gpu.queue(QueueOptions::new())?;
+    let (gpu, stream) = gpu_and_stream()?;
+    let idle = gpu.stream(StreamOptions::new())?;
     let device = gpu.device().clone();
-    let (dropped, kept) = (stream(&gpu)?, stream(&gpu)?);
+    let (dropped, kept) = (crate::streams::stream(&gpu)?, crate::streams::stream(&gpu)?);
     let (never, event) = (gpu.event()?, gpu.event()?);
     let nop = [packet::nop()];
     let is_gone = |error: &Error| error.errno() == libc::ENODEV;
@@ -256,14 +253,12 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     spin(&kept, Duration::from_millis(300))?;
     kept.record(&never)?;
     dropped.wait_event(&never)?;
-    let result = queue.try_scope(|scope| -> Outcome {
-        scope.raw(&nop)?;
-        let batch = scope.batch();
-        scope.raw(&nop)?;
+    let result = stream.try_scope(|work| -> Outcome {
+        work.raw(&nop)?;
         crate::stale::while_unbound(&device, || {
-            drop(batch);
-            scope.raw(&nop)?;
-            let error = scope.wait().expect_err("nobody executes it");
+            work.batch(|| work.raw(&nop))?;
+            work.raw(&nop)?;
+            let error = work.stream().synchronize().expect_err("nobody executes it");
             assert!(is_gone(&error), "{error}");
             drop(dropped);
             kept.record(&event)?;
@@ -273,7 +268,7 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
             drop(kept.submit((), |work, ()| work.raw(&nop)));
             drop(kept);
             // More packets than the ring takes.
-            let result = idle.scope(|scope| (0..100_000).try_for_each(|_| scope.raw(&nop)));
+            let result = idle.scope(|work| (0..100_000).try_for_each(|_| work.raw(&nop)));
             let error = result.expect_err("nobody executes it");
             assert!(is_gone(&error), "{error}");
             Ok(())
@@ -281,9 +276,9 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     });
     let error = result.expect_err("it was never done").downcast::<Error>()?;
     assert!(is_gone(&error), "{error}");
-    drop((queue, idle, event, gpu));
+    drop((stream, idle, event, gpu));
     // The program goes on.
-    let mut queue = Accelerator::find()?.queue(QueueOptions::new())?;
-    queue.scope(|scope| scope.raw(&nop))?;
+    let stream = pinmap_testgpu::find()?.stream(StreamOptions::new())?;
+    stream.scope(|work| work.raw(&nop))?;
     Ok(())
 }

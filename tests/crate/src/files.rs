@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use pinmap::{Access, Buffer, BufferKind, Device, Pages, Reason, RegisterOptions, State};
+use pinmap::inspect::{BufferKind, State};
+use pinmap::{Access, Buffer, Device, Pages, Reason, RegisterOptions};
 
 use crate::harness::{skip, Outcome};
 use crate::held::HeldFaults;

@@ -5,14 +5,15 @@ use std::error::Error;
 
 use nix::libc;
 use nix::sys::resource::{setrlimit, Resource};
-use pinmap::{Accelerator, Device, Engines, Kind, Operation, Place, Queue, QueueOptions, Reason};
+use pinmap::accelerator::{Accelerator, Place, Stream, StreamOptions};
+use pinmap::{Device, Kind, Operation, Reason};
 
 use crate::harness::{skip, Outcome};
 use crate::setup::{become_user, device, device_content, edu, is_slow, pattern, PAGE};
 
 /// Opens the first device with queues, or skips the test.
 pub(crate) fn gpu() -> Result<Accelerator, Box<dyn Error>> {
-    match Accelerator::find() {
+    match pinmap_testgpu::find() {
         Err(error) if error.operation() == Operation::Find => {
             skip("there is no device with queues bound to pinmap")
         }
@@ -21,10 +22,10 @@ pub(crate) fn gpu() -> Result<Accelerator, Box<dyn Error>> {
 }
 
 /// Opens the first device with queues, and makes a queue.
-pub(crate) fn gpu_and_queue() -> Result<(Accelerator, Queue), Box<dyn Error>> {
+pub(crate) fn gpu_and_stream() -> Result<(Accelerator, Stream), Box<dyn Error>> {
     let gpu = gpu()?;
-    let queue = gpu.queue(QueueOptions::new())?;
-    Ok((gpu, queue))
+    let stream = gpu.stream(StreamOptions::new())?;
+    Ok((gpu, stream))
 }
 
 pub(crate) fn opening_names_memlock() -> Outcome {
@@ -77,7 +78,7 @@ pub(crate) fn gpu_info_is_plausible() -> Outcome {
 pub(crate) fn flat_device_has_no_queues() -> Outcome {
     let device = device()?;
     assert_eq!(device.kind()?, Kind::Flat);
-    let error = device.accelerator().expect_err("no queues");
+    let error = pinmap_testgpu::accelerator(&device).expect_err("no queues");
     assert_eq!(error.errno(), libc::EOPNOTSUPP, "{error}");
     assert_eq!(error.operation(), Operation::Accelerator);
     Ok(())
@@ -162,15 +163,14 @@ pub(crate) fn vram_is_given_back() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn queue_options_are_checked() -> Outcome {
+pub(crate) fn stream_options_are_checked() -> Outcome {
     let gpu = gpu()?;
-    let refused = gpu.queue(QueueOptions::new().packets(100));
+    let refused = gpu.stream(StreamOptions::new().packets(100));
     assert_eq!(refused.expect_err("no power of two").errno(), libc::EINVAL);
     // Out of range is clamped, as CUDA does.
-    let queue = gpu.queue(QueueOptions::new().priority(u32::MAX).packets(64))?;
-    assert_eq!(queue.engines(), Engines::Both);
-    let other = gpu.queue(QueueOptions::new().packets(65536))?;
-    assert!(queue.id() != 0 && other.id() != 0 && queue.id() != other.id());
+    let stream = gpu.stream(StreamOptions::new().priority(u32::MAX).packets(64))?;
+    let other = gpu.stream(StreamOptions::new().packets(65536))?;
+    assert!(stream.id() != 0 && other.id() != 0 && stream.id() != other.id());
     Ok(())
 }
 
@@ -181,11 +181,11 @@ pub(crate) fn queues_run_out_and_come_back() -> Outcome {
     }
     let most = gpu.info()?.queues as usize;
     let mut queues = Vec::new();
-    let options = QueueOptions::new().packets(64);
+    let options = StreamOptions::new().packets(64);
     let error = loop {
         assert!(queues.len() <= most, "more queues than there are");
-        match gpu.queue(options) {
-            Ok(queue) => queues.push(queue),
+        match gpu.stream(options) {
+            Ok(stream) => queues.push(stream),
             Err(error) => break error,
         }
     };
@@ -196,8 +196,8 @@ pub(crate) fn queues_run_out_and_come_back() -> Outcome {
     );
     assert!(queues.len() > 100, "only {} queues", queues.len());
     drop(queues);
-    let again = Device::open(gpu.device().path())?.accelerator()?;
-    again.queue(options)?;
-    gpu.queue(options)?;
+    let again = pinmap_testgpu::accelerator(&Device::open(gpu.device().path())?)?;
+    again.stream(options)?;
+    gpu.stream(options)?;
     Ok(())
 }

@@ -3,9 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use pinmap::{testgpu, Accelerator, Access, Allocation, Buffer, DeviceSlice, Element, Number};
+use pinmap::accelerator::{Accelerator, DeviceSlice};
+use pinmap::{Access, Allocation, Buffer, Element, Number};
+use pinmap_testgpu as testgpu;
 
-use crate::gpu::{gpu, gpu_and_queue};
+use crate::gpu::{gpu, gpu_and_stream};
 use crate::harness::Outcome;
 use crate::setup::pattern;
 
@@ -42,12 +44,12 @@ fn bits(floats: &[f32]) -> Vec<u32> {
 }
 
 pub(crate) fn copy_engines_copy_and_fill() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     for len in LENGTHS {
         let content = pattern(1, len);
         for from in both(&gpu, &content)? {
             for mut to in both(&gpu, &vec![0; len])? {
-                queue.scope(|scope| scope.copy(from.slice(), to.slice_mut()))?;
+                stream.scope(|work| work.copy(from.slice(), to.slice_mut()))?;
                 assert!(to.to_vec() == content, "{from:?} to {to:?}");
             }
         }
@@ -59,9 +61,9 @@ pub(crate) fn copy_engines_copy_and_fill() -> Outcome {
     // Parts of the memory, at any address.
     let content = pattern(2, 9000);
     let [from, mut to] = both(&gpu, &content)?;
-    queue.scope(|scope| {
+    stream.scope(|work| {
         let mut to = to.slice_mut().part(4099..8000)?;
-        scope.copy(from.slice().part(1..3902)?, &mut to)
+        work.copy(from.slice().part(1..3902)?, &mut to)
     })?;
     let mut expected = content;
     expected.copy_within(1..3902, 4099);
@@ -74,10 +76,10 @@ fn fill<T: Number + PartialEq + std::fmt::Debug>(
     len: usize,
     value: T,
 ) -> pinmap::Result<()> {
-    let mut queue = gpu.queue(Default::default())?;
+    let stream = gpu.stream(Default::default())?;
     let places = [gpu.device().alloc(len)?, gpu.alloc_vram(len)?];
     for mut memory in places {
-        queue.scope(|scope| scope.fill(memory.slice_mut(), value))?;
+        stream.scope(|work| work.fill(memory.slice_mut(), value))?;
         let good = memory.to_vec().iter().all(|&element| element == value);
         assert!(good, "{value:?} in {memory:?}");
     }
@@ -85,13 +87,13 @@ fn fill<T: Number + PartialEq + std::fmt::Debug>(
 }
 
 pub(crate) fn kernel_copy_and_fill() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     for len in LENGTHS {
         let content = floats(1, len);
         for from in both(&gpu, &content)? {
             for mut to in both(&gpu, &vec![0.0; len])? {
-                queue.scope(|scope| {
-                    scope.launch(testgpu::CopyElements {
+                stream.scope(|work| {
+                    work.launch(testgpu::CopyElements {
                         from: from.slice(),
                         to: &mut to.slice_mut(),
                     })
@@ -101,9 +103,9 @@ pub(crate) fn kernel_copy_and_fill() -> Outcome {
         }
         for mut to in both(&gpu, &vec![0; len])? {
             let value = 0xfeed_beef;
-            queue.scope(|scope| {
+            stream.scope(|work| {
                 let to = &mut to.slice_mut();
-                scope.launch(testgpu::Fill { to, value })
+                work.launch(testgpu::Fill { to, value })
             })?;
             assert!(to.to_vec().iter().all(|&word| word == value), "{to:?}");
         }
@@ -112,14 +114,14 @@ pub(crate) fn kernel_copy_and_fill() -> Outcome {
 }
 
 pub(crate) fn kernel_increment() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     for len in LENGTHS {
         let content = floats(2, len);
         let expected: Vec<f32> = content.iter().map(|float| float + 1.0).collect();
         for mut memory in both(&gpu, &content)? {
-            queue.scope(|scope| {
+            stream.scope(|work| {
                 let data = &mut memory.slice_mut();
-                scope.launch(testgpu::IncrementF32 { data })
+                work.launch(testgpu::IncrementF32 { data })
             })?;
             assert!(bits(&memory.to_vec()) == bits(&expected), "{memory:?}");
         }
@@ -128,15 +130,15 @@ pub(crate) fn kernel_increment() -> Outcome {
 }
 
 pub(crate) fn kernel_saxpy() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let a = -1.7;
     for len in LENGTHS {
         let (x, y) = (floats(3, len), floats(4, len));
         let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| a * x + y).collect();
         for x in both(&gpu, &x)? {
             for mut y in both(&gpu, &y)? {
-                queue.scope(|scope| {
-                    scope.launch(testgpu::Saxpy {
+                stream.scope(|work| {
+                    work.launch(testgpu::Saxpy {
                         a,
                         x: x.slice(),
                         y: &mut y.slice_mut(),
@@ -150,14 +152,14 @@ pub(crate) fn kernel_saxpy() -> Outcome {
 }
 
 pub(crate) fn kernel_sum() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     for len in LENGTHS {
         let content = floats(5, len);
         let expected = content.iter().copied().map(f64::from).sum::<f64>() as f32;
         for data in both(&gpu, &content)? {
             let mut sum = gpu.device().alloc::<f32>(1)?;
-            queue.scope(|scope| {
-                scope.launch(testgpu::SumF32 {
+            stream.scope(|work| {
+                work.launch(testgpu::SumF32 {
                     data: data.slice(),
                     sum: &mut sum.slice_mut(),
                 })
@@ -169,7 +171,7 @@ pub(crate) fn kernel_sum() -> Outcome {
 }
 
 pub(crate) fn kernel_histogram() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     for len in LENGTHS {
         let content = pattern(6, len);
         let mut expected = vec![0; 256];
@@ -178,8 +180,8 @@ pub(crate) fn kernel_histogram() -> Outcome {
             .for_each(|&byte| expected[usize::from(byte)] += 1);
         for data in both(&gpu, &content)? {
             let mut counts = gpu.alloc_vram::<u32>(256)?;
-            queue.scope(|scope| {
-                scope.launch(testgpu::HistogramU8 {
+            stream.scope(|work| {
+                work.launch(testgpu::HistogramU8 {
                     data: data.slice(),
                     counts: &mut counts.slice_mut(),
                 })
@@ -203,11 +205,11 @@ fn crc32c(data: &[u8]) -> u32 {
 }
 
 pub(crate) fn kernel_crc32c() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
-    let mut check = |data: DeviceSlice<'_, u8>| -> pinmap::Result<u32> {
+    let (gpu, stream) = gpu_and_stream()?;
+    let check = |data: DeviceSlice<'_, u8>| -> pinmap::Result<u32> {
         let mut crc = gpu.device().alloc::<u32>(1)?;
-        queue.scope(|scope| {
-            scope.launch(testgpu::Crc32c {
+        stream.scope(|work| {
+            work.launch(testgpu::Crc32c {
                 data,
                 crc: &mut crc.slice_mut(),
             })
@@ -228,7 +230,7 @@ pub(crate) fn kernel_crc32c() -> Outcome {
 }
 
 pub(crate) fn kernel_matmul() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     for (m, n, k) in [(1, 1, 1), (3, 5, 7), (64, 33, 17)] {
         let (a, b) = (floats(8, m * k), floats(9, k * n));
         let mut expected = vec![0.0; m * n];
@@ -241,8 +243,8 @@ pub(crate) fn kernel_matmul() -> Outcome {
         }
         let pairs = both(&gpu, &a)?.into_iter().zip(both(&gpu, &b)?);
         for ((a, b), mut c) in pairs.zip(both(&gpu, &vec![0.0; m * n])?) {
-            queue.scope(|scope| {
-                scope.launch(testgpu::MatmulF32 {
+            stream.scope(|work| {
+                work.launch(testgpu::MatmulF32 {
                     a: a.slice(),
                     b: b.slice(),
                     c: &mut c.slice_mut(),
@@ -262,25 +264,25 @@ pub(crate) fn kernel_matmul() -> Outcome {
 
 pub(crate) fn kernel_spin() -> Outcome {
     let gpu = gpu()?;
-    let mut queue = gpu.queue(Default::default())?;
+    let stream = gpu.stream(Default::default())?;
     let time = Duration::from_millis(30);
     let start = Instant::now();
-    queue.scope(|scope| scope.launch(testgpu::Spin { time }))?;
+    stream.scope(|work| work.launch(testgpu::Spin { time }))?;
     assert!(start.elapsed() >= time, "only {:?}", start.elapsed());
     Ok(())
 }
 
 pub(crate) fn registered_memory_is_worked_on_in_place() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let mut buffer = Buffer::<u8>::new(1 << 20)?;
     let addr = buffer.addr();
     buffer.copy_from_slice(&pattern(10, 1 << 20));
     let before = gpu.counters()?.copied();
     let mut memory = buffer.register(gpu.device(), Access::ReadWrite)?;
     assert_eq!(memory.device_addr()?, addr as u64);
-    queue.scope(|scope| {
+    stream.scope(|work| {
         let (from, mut to) = memory.slice_mut::<u8>()?.split_at(1 << 19)?;
-        scope.launch(testgpu::CopyElements {
+        work.launch(testgpu::CopyElements {
             from: from.as_slice(),
             to: &mut to,
         })

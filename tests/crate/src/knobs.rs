@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 
 use nix::libc::c_void;
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
-use pinmap::{Accelerator, Device};
+use pinmap::accelerator::Accelerator;
+use pinmap::Device;
 
 use crate::harness::skip;
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use nix::libc;
 use nix::sys::mman::{mmap, munmap, MapFlags, MsFlags, ProtFlags};
-use pinmap::stream::{self, StreamOptions};
-use pinmap::{testgpu, Accelerator, Error, Queue, QueueOptions, Reach, Stream};
+use pinmap::accelerator::{Accelerator, Reach, Stream, StreamOptions};
+use pinmap::{accelerator, Error};
+use pinmap_testgpu as testgpu;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -39,9 +40,9 @@ fn is_right(gpu: &Accelerator, reach: Reach) -> Result<bool, Error> {
 }
 
 /// Queues that lend memory in each way.
-fn queues(gpu: &Accelerator) -> Result<[Queue; 2], Error> {
-    let options = QueueOptions::new();
-    Ok([gpu.queue(options)?, gpu.queue(options.register_slices())?])
+fn queues(gpu: &Accelerator) -> Result<[Stream; 2], Error> {
+    let options = StreamOptions::new();
+    Ok([gpu.stream(options)?, gpu.stream(options.register_slices())?])
 }
 
 fn pinned(gpu: &Accelerator) -> Result<u64, Error> {
@@ -49,12 +50,12 @@ fn pinned(gpu: &Accelerator) -> Result<u64, Error> {
 }
 
 /// Has the device add 1 to each number, and returns how it reaches them.
-pub(crate) fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach, Error> {
-    queue.scope(|scope| {
+pub(crate) fn increment(stream: &Stream, numbers: &mut [f32]) -> Result<Reach, Error> {
+    stream.scope(|work| {
         let addr = numbers.as_ptr().addr();
-        let mut data = scope.slice_mut(numbers)?;
+        let mut data = work.slice_mut(numbers)?;
         assert_eq!(data.device_addr(), addr as u64);
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     })
 }
@@ -76,7 +77,7 @@ static CONSTANTS: [f32; 3000] = [1.5; 3000];
 
 pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
     let gpu = gpu()?;
-    for (queue, all_registered) in queues(&gpu)?.iter_mut().zip([false, true]) {
+    for (stream, all_registered) in queues(&gpu)?.iter_mut().zip([false, true]) {
         let right = |reach| -> Outcome {
             let registered = matches!(reach, Reach::Registered { .. });
             assert!(registered == all_registered || is_right(&gpu, reach)?);
@@ -85,35 +86,35 @@ pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
         // Heap, small and large; the stack; a part that neither begins nor ends with a page.
         for count in [1, 7, 1000, 60_000] {
             let mut heap = numbers(count);
-            right(increment(queue, &mut heap)?)?;
+            right(increment(stream, &mut heap)?)?;
             check(&heap, 1.0);
         }
         let mut stack = [0.5f32; 700];
-        right(increment(queue, &mut stack)?)?;
+        right(increment(stream, &mut stack)?)?;
         assert!(stack == [1.5; 700]);
         let mut heap = numbers(10_000);
-        right(increment(queue, &mut heap[333..7777])?)?;
+        right(increment(stream, &mut heap[333..7777])?)?;
         check(&heap[..333], 0.0);
         assert!((333..7777u16).all(|i| heap[usize::from(i)] == f32::from(i) + 1.0));
         assert!((7777..10_000u16).all(|i| heap[usize::from(i)] == f32::from(i)));
         // Memory that the program has never touched.
         let mut untouched = vec![0.0f32; 1 << 20];
-        right(increment(queue, &mut untouched)?)?;
+        right(increment(stream, &mut untouched)?)?;
         assert!(untouched.iter().all(|&number| number == 1.0));
         // Constants, which the program itself cannot write, and text.
         let mut sum = [0.0f32];
         let (mut crc, mut other) = ([0u32], [0u32]);
         let text = "any slice";
-        queue.scope(|scope| {
-            let data = scope.slice(&CONSTANTS)?;
-            let mut sum = scope.slice_mut(&mut sum)?;
-            scope.launch(testgpu::SumF32 {
+        stream.scope(|work| {
+            let data = work.slice(&CONSTANTS)?;
+            let mut sum = work.slice_mut(&mut sum)?;
+            work.launch(testgpu::SumF32 {
                 data,
                 sum: &mut sum,
             })?;
-            let (data, owned) = (scope.slice(text.as_bytes())?, text.to_owned());
-            let mut crc = scope.slice_mut(&mut crc)?;
-            scope.launch(testgpu::Crc32c {
+            let (data, owned) = (work.slice(text.as_bytes())?, text.to_owned());
+            let mut crc = work.slice_mut(&mut crc)?;
+            work.launch(testgpu::Crc32c {
                 data,
                 crc: &mut crc,
             })?;
@@ -123,29 +124,29 @@ pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
         assert_eq!(sum, [4500.0]);
         let mut allocated = gpu.device().alloc::<u8>(text.len())?;
         allocated.write(0, text.as_bytes())?;
-        queue.scope(|scope| {
-            let mut crc = scope.slice_mut(&mut other)?;
-            scope.launch(testgpu::Crc32c {
+        stream.scope(|work| {
+            let mut crc = work.slice_mut(&mut other)?;
+            work.launch(testgpu::Crc32c {
                 data: allocated.slice(),
                 crc: &mut crc,
             })
         })?;
         assert_eq!(crc, other);
         // Nothing.
-        queue.scope(|scope| scope.slice_mut::<f32>(&mut []).map(drop))?;
+        stream.scope(|work| work.slice_mut::<f32>(&mut []).map(drop))?;
     }
     Ok(())
 }
 
 pub(crate) fn lent_memory_is_not_pinned_where_it_is_managed() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let before = gpu.device().own_totals()?;
     let mut memory = vec![0.0f32; 1 << 20];
-    queue.scope(|scope| {
-        let mut data = scope.slice_mut(&mut memory)?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-        scope.wait()?;
+    stream.scope(|work| {
+        let mut data = work.slice_mut(&mut memory)?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
+        work.stream().synchronize()?;
         let now = gpu.device().own_totals()?;
         assert_eq!(now.pinned, before.pinned);
         assert_eq!(now.managed.number, 1);
@@ -157,30 +158,30 @@ pub(crate) fn lent_memory_is_not_pinned_where_it_is_managed() -> Outcome {
     assert!(memory.iter().all(|&number| number == 1.0));
     // What the device has, it keeps for the next time.
     let before = gpu.device().own_totals()?.faults.served;
-    increment(&mut queue, &mut memory)?;
+    increment(&stream, &mut memory)?;
     let again = gpu.device().own_totals()?.faults.served;
     assert!(again - before <= 8, "{} faults", again - before);
     assert!(memory.iter().all(|&number| number == 2.0));
-    drop(queue);
+    drop(stream);
     assert_eq!(gpu.device().own_totals()?.managed.number, 0);
     Ok(())
 }
 
 pub(crate) fn lent_memory_is_registered_where_it_is_not_managed() -> Outcome {
     let gpu = gpu()?;
-    let mut queue = gpu.queue(QueueOptions::new().register_slices())?;
+    let stream = gpu.stream(StreamOptions::new().register_slices())?;
     let before = pinned(&gpu)?;
     let mut memory = vec![0.0f32; 1 << 20];
     let addr = memory.as_ptr().addr();
-    queue.scope(|scope| {
-        let mut data = scope.slice_mut(&mut memory)?;
+    stream.scope(|work| {
+        let mut data = work.slice_mut(&mut memory)?;
         match data.reach() {
             Reach::Registered { bytes, .. } => assert!(bytes >= 4 << 20, "{bytes}"),
             other => panic!("{other:?}"),
         }
         assert!(pinned(&gpu)? >= before + (4 << 20));
         assert!(gpu.device().query(addr)?.is_some());
-        scope.launch(testgpu::IncrementF32 { data: &mut data })
+        work.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     assert!(memory.iter().all(|&number| number == 1.0));
     assert_eq!(pinned(&gpu)?, before);
@@ -198,7 +199,7 @@ pub(crate) fn lent_slices_share_pages() -> Outcome {
         let before = pinned(&gpu)?;
         let mut all = numbers(20_000);
         let x = numbers(5000);
-        stream::scope(|scope| -> Result<(), Error> {
+        accelerator::scope(|scope| -> Result<(), Error> {
             for (stream, part) in streams.iter().zip(all.chunks_mut(5000)) {
                 let work = scope.on(stream);
                 let (x, mut y) = (work.slice(&x)?, work.slice_mut(part)?);
@@ -254,13 +255,13 @@ pub(crate) fn lent_memory_is_handed_over_and_comes_back() -> Outcome {
 /// The device is done with the memory when the scope unwinds.
 pub(crate) fn lent_memory_outlasts_a_panic() -> Outcome {
     let gpu = gpu()?;
-    for queue in &mut queues(&gpu)? {
+    for stream in &mut queues(&gpu)? {
         let mut memory = numbers(60_000);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            queue.scope(|scope| -> Result<(), Error> {
-                let mut data = scope.slice_mut(&mut memory)?;
+            stream.scope(|work| -> Result<(), Error> {
+                let mut data = work.slice_mut(&mut memory)?;
                 for _ in 0..20 {
-                    scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+                    work.launch(testgpu::IncrementF32 { data: &mut data })?;
                 }
                 panic!("on purpose");
             })
@@ -281,7 +282,7 @@ pub(crate) fn lent_memory_outlasts_a_reset() -> Outcome {
     let gpu = gpu()?;
     let stream = gpu.stream(StreamOptions::new())?;
     let mut memory = numbers(60_000);
-    let error = stream::scope(|scope| -> Result<(), Error> {
+    let error = accelerator::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
         let mut data = work.slice_mut(&mut memory)?;
         for _ in 0..100 {
@@ -292,25 +293,25 @@ pub(crate) fn lent_memory_outlasts_a_reset() -> Outcome {
     .expect_err("part of it was not done");
     assert_eq!(error.errno(), libc::EIO, "{error}");
     let now = memory.clone();
-    increment(&mut gpu.queue(QueueOptions::new())?, &mut [0.0; 10])?;
+    increment(&gpu.stream(StreamOptions::new())?, &mut [0.0; 10])?;
     assert!(memory == now);
     Ok(())
 }
 
 /// A device that is taken away does nothing more to the memory when the scope returns.
 pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
-    for options in [QueueOptions::new(), QueueOptions::new().register_slices()] {
+    for options in [StreamOptions::new(), StreamOptions::new().register_slices()] {
         let gpu = gpu()?;
-        let (device, mut queue) = (gpu.device().clone(), gpu.queue(options)?);
+        let (device, stream) = (gpu.device().clone(), gpu.stream(options)?);
         let mut memory = numbers(60_000);
-        let result = queue.try_scope(|scope| -> Outcome {
-            let mut data = scope.slice_mut(&mut memory)?;
-            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-            scope.wait()?;
+        let result = stream.try_scope(|work| -> Outcome {
+            let mut data = work.slice_mut(&mut memory)?;
+            work.launch(testgpu::IncrementF32 { data: &mut data })?;
+            work.stream().synchronize()?;
             let time = Duration::from_millis(1500);
-            scope.launch(testgpu::Spin { time })?;
+            work.launch(testgpu::Spin { time })?;
             for _ in 0..20 {
-                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+                work.launch(testgpu::IncrementF32 { data: &mut data })?;
             }
             while_unbound(&device, || Ok(()))
         });
@@ -318,8 +319,8 @@ pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
         let error = error.downcast::<Error>()?;
         assert_eq!(error.errno(), libc::ENODEV, "{error}");
         check(&memory, 1.0);
-        let mut other = Accelerator::find()?.queue(QueueOptions::new())?;
-        increment(&mut other, &mut memory)?;
+        let other = pinmap_testgpu::find()?.stream(StreamOptions::new())?;
+        increment(&other, &mut memory)?;
         check(&memory, 2.0);
     }
     Ok(())
@@ -328,17 +329,17 @@ pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
 /// The CPU reads and writes a slice while the device works on another part of it.
 pub(crate) fn lent_memory_changes_while_the_device_uses_it() -> Outcome {
     let gpu = gpu()?;
-    for queue in &mut queues(&gpu)? {
+    for stream in &mut queues(&gpu)? {
         let mut memory = vec![0u64; 10_000];
-        queue.scope(|scope| {
-            let (mut ours, mut theirs) = scope.slice_mut(&mut memory)?.split_at(5001)?;
+        stream.scope(|work| {
+            let (mut ours, mut theirs) = work.slice_mut(&mut memory)?.split_at(5001)?;
             for round in 1..50u64 {
-                scope.fill(&mut theirs, round)?;
+                work.fill(&mut theirs, round)?;
                 ours.write(0, &[round; 5001])?;
                 assert_eq!(ours.get(5000)?, round);
                 assert!(theirs.get(0)? <= round);
             }
-            scope.wait()?;
+            work.stream().synchronize()?;
             assert!(theirs.to_vec().iter().all(|&number| number == 49));
             Ok::<_, Error>(())
         })?;
@@ -350,16 +351,17 @@ pub(crate) fn lent_memory_changes_while_the_device_uses_it() -> Outcome {
 /// Lends memory, and tells when.
 fn traced(phase: &Phase) -> Outcome {
     let gpu = gpu()?;
-    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
+    let stream = gpu.stream(StreamOptions::new().packets(4096))?;
     let mut memory = numbers(1000);
-    increment(&mut queue, &mut memory)?;
+    increment(&stream, &mut memory)?;
+    let mut end = gpu.device().alloc::<u64>(1)?;
     phase.begin()?;
-    queue.scope(|scope| {
+    stream.scope(|work| {
         phase.quiet(true);
-        let mut data = scope.slice_mut(&mut memory)?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-        let fence = scope.fence()?;
-        while !fence.is_done() {
+        let (mut data, mut end) = (work.slice_mut(&mut memory)?, end.slice_mut());
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
+        work.write_value(&mut end, 0, 1)?;
+        while end.get(0)? == 0 {
             spin_loop();
         }
         phase.quiet(false);
@@ -413,14 +415,14 @@ impl Drop for FileMapping {
 /// Bytes that the device writes to a shared mapping of a file are in the file.
 pub(crate) fn lent_file_gets_the_results() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let path = "/tmp/lent";
     let content: Vec<u8> = (0..5000u16)
         .flat_map(|number| f32::from(number).to_ne_bytes())
         .collect();
     std::fs::write(path, &content)?;
     let mut mapping = FileMapping::new(path, content.len())?;
-    assert_eq!(increment(&mut queue, mapping.slice())?, Reach::Managed);
+    assert_eq!(increment(&stream, mapping.slice())?, Reach::Managed);
     let (start, len) = (mapping.0.cast(), mapping.1);
     // SAFETY: The mapping is ours.
     unsafe { nix::sys::mman::msync(start, len.next_multiple_of(PAGE), MsFlags::MS_SYNC)? };

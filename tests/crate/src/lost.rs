@@ -6,8 +6,7 @@
 use std::error::Error as AnyError;
 
 use nix::libc::EIO;
-use pinmap::stream::{self, Unregistered};
-use pinmap::{Access, Buffer, Device, Error};
+use pinmap::{accelerator, Access, Buffer, Device, Error};
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -50,9 +49,9 @@ pub(crate) fn scope_tells_that_memory_is_lost() -> Outcome {
     let mut vram = gpu.alloc_vram::<u8>(3 * PAGE)?;
     vram.write(0, &content)?;
     let mut target = Buffer::<u8>::new(3 * PAGE)?;
-    let result = stream::scope(|scope| -> Result<(), Error> {
+    let result = accelerator::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
-        work.copy_to(vram.slice(), &mut target, Unregistered::Register)
+        work.copy(vram.slice(), &mut target)
     });
     let Err(error) = result else {
         return skip(WHY);

@@ -27,9 +27,9 @@ mod memory;
 mod moving;
 mod operands;
 mod programs;
-mod queues;
 mod raw;
 mod registration;
+mod scopes;
 mod setup;
 mod several;
 mod sharing;
@@ -183,7 +183,7 @@ const TESTS: &[Test] = tests! {
         alloc_is_zeroed_and_at_its_own_address
         alloc_refuses_what_cannot_be
         vram_is_given_back
-        queue_options_are_checked
+        stream_options_are_checked
         queues_run_out_and_come_back;
     sharing:
         alloc_of_all_kinds
@@ -246,18 +246,16 @@ const TESTS: &[Test] = tests! {
         kernel_matmul
         kernel_spin
         registered_memory_is_worked_on_in_place;
-    queues:
+    scopes:
         scope_waits_whatever_happens
         scope_leaves_memory_free
         scope_ends_when_the_device_is_stopped
         packets_are_executed_in_order
         full_ring_is_back_pressure
         waiting_has_a_deadline
-        fences_order_queues
-        waiting_for_a_stopped_queue_ends
-        queues_work_at_the_same_time
+        streams_work_at_the_same_time
         contexts_work_at_the_same_time
-        more_queues_and_contexts_than_the_device_holds;
+        more_streams_and_contexts_than_the_device_holds;
     faults:
         fault_names_what_was_missing
         fault_after_release
@@ -290,7 +288,7 @@ const TESTS: &[Test] = tests! {
         event_recorded_by_another_stream
         events_are_many
         event_of_another_context
-        unregistered_memory_is_refused_or_registered
+        unregistered_memory_is_lent
         unregistered_memory_is_shared
         unregistered_memory_is_written
         unregistered_parts_of_pages_are_written

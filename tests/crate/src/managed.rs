@@ -7,11 +7,10 @@ use nix::libc;
 use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
-use pinmap::stream::StreamOptions;
-use pinmap::testgpu::packet;
-use pinmap::{
-    testgpu, Accelerator, Error, FaultAccess, FaultReason, Place, QueueOptions, Reach, Stream,
-};
+use pinmap::accelerator::{Accelerator, Place, Reach, Stream, StreamOptions};
+use pinmap::{Error, FaultAccess, FaultReason};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 use crate::harness::Outcome;
 use crate::lent::{check, faulting, increment, numbers};
@@ -19,15 +18,15 @@ use crate::setup::{pattern, RawMemory, PAGE};
 
 pub(crate) fn managed_ranges_are_what_the_program_chose() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let (mut inside, mut outside) = (numbers(50_000), numbers(50_000));
     let managed = gpu.manage(&inside[..])?;
     let (addr, len) = managed.range().ok_or("it has a range")?;
     let (first, bytes) = (inside.as_ptr().addr(), size_of_val(&inside[..]));
     assert!(addr <= first && first + bytes <= addr + len);
     assert_eq!(gpu.device().own_totals()?.managed.bytes, len as u64);
-    assert_eq!(increment(&mut queue, &mut inside)?, Reach::Managed);
-    let reach = increment(&mut queue, &mut outside)?;
+    assert_eq!(increment(&stream, &mut inside)?, Reach::Managed);
+    let reach = increment(&stream, &mut outside)?;
     assert!(matches!(reach, Reach::Registered { .. }), "{reach:?}");
     check(&inside, 1.0);
     check(&outside, 1.0);
@@ -36,8 +35,8 @@ pub(crate) fn managed_ranges_are_what_the_program_chose() -> Outcome {
     drop(managed);
     assert_eq!(gpu.device().own_totals()?.managed.number, 0);
     let all = gpu.manage_all()?;
-    assert_eq!(increment(&mut queue, &mut outside)?, Reach::Managed);
-    drop((all, queue));
+    assert_eq!(increment(&stream, &mut outside)?, Reach::Managed);
+    drop((all, stream));
     assert_eq!(gpu.device().own_totals()?.managed.number, 0);
     Ok(())
 }
@@ -45,7 +44,7 @@ pub(crate) fn managed_ranges_are_what_the_program_chose() -> Outcome {
 /// A program moves its memory to the device, has it worked on there, and reads it.
 pub(crate) fn managed_memory_moves_where_it_is_wanted() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut data = numbers(60_000);
     let error = gpu
         .prefetch(&data[..], Place::Vram)
@@ -64,7 +63,7 @@ pub(crate) fn managed_memory_moves_where_it_is_wanted() -> Outcome {
         "{there:?}"
     );
     assert!(gpu.info()?.vram_free <= free - there.moved);
-    assert_eq!(increment(&mut queue, &mut data)?, Reach::Managed);
+    assert_eq!(increment(&stream, &mut data)?, Reach::Managed);
     let home = gpu.prefetch(&data[..], Place::Host)?;
     assert_eq!(home.moved, there.moved, "{home:?}");
     assert_eq!(gpu.info()?.vram_free, free);
@@ -83,10 +82,10 @@ fn refused(gpu: &Accelerator, addr: usize, access: FaultAccess) -> Result<Error,
         FaultAccess::Write => packet::copy(ours, theirs, 8),
         _ => packet::copy(theirs, ours, 8),
     };
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     // SAFETY: What the device is to write is an allocation, or memory of these tests to which
     // nothing refers and which it cannot write.
-    let result = queue.scope(|scope| unsafe { scope.submit_packets(&[packet]) });
+    let result = stream.scope(|work| unsafe { work.submit_packets(&[packet]) });
     Ok(result.expect_err("the program cannot do that either"))
 }
 
@@ -204,9 +203,9 @@ pub(crate) fn managed_memory_of_a_child_is_refused() -> Outcome {
             );
         }
     }
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut memory = numbers(1000);
-    increment(&mut queue, &mut memory)?;
+    increment(&stream, &mut memory)?;
     check(&memory, 1.0);
     Ok(())
 }

@@ -6,11 +6,13 @@ use std::alloc::{GlobalAlloc, Layout};
 
 use nix::libc;
 use nix::sys::mman::{mlock, munlock};
-use pinmap::stream::{self, StreamOptions};
-use pinmap::{
-    testgpu, Accelerator, Advice, DeviceEvent, Error, ManageOptions, Managed, ManagedAlloc,
-    ManagedRange, Place, Queue, QueueOptions, Rule,
+use pinmap::accelerator::{
+    Accelerator, Advice, ManageOptions, Managed, ManagedAlloc, ManagedRange, Place, Stream,
+    StreamOptions,
 };
+use pinmap::inspect::Rule;
+use pinmap::{accelerator, DeviceEvent, Error};
+use pinmap_testgpu as testgpu;
 
 use crate::command::run;
 use crate::harness::Outcome;
@@ -28,12 +30,12 @@ fn numbers(gpu: &Accelerator, count: usize) -> Result<Managed<f32>, Error> {
     Ok(numbers)
 }
 
-fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> Result<(), Error> {
+fn increment(stream: &Stream, numbers: &mut Managed<f32>) -> Result<(), Error> {
     let addr = numbers.addr() as u64;
-    queue.scope(|scope| {
+    stream.scope(|work| {
         let mut data = numbers.slice_mut();
         assert_eq!(data.device_addr(), addr);
-        scope.launch(testgpu::IncrementF32 { data: &mut data })
+        work.launch(testgpu::IncrementF32 { data: &mut data })
     })
 }
 
@@ -61,13 +63,13 @@ fn bytes(numbers: &[f32]) -> u64 {
 /// Memory goes to the device that touches it, and comes home when the CPU does; nobody asks.
 pub(crate) fn managed_value_is_where_it_is_used() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = numbers(&gpu, 2 * BLOCK)?;
     let all = bytes(&numbers);
     let sums = numbers.residency()?.sums;
     assert_eq!((sums.absent, sums.host, sums.device), (0, all, 0));
     for turn in 1..=2u8 {
-        increment(&mut queue, &mut numbers)?;
+        increment(&stream, &mut numbers)?;
         let residency = numbers.residency()?;
         assert_eq!(residency.sums.device, all, "{residency:?}");
         let runs = &residency.runs;
@@ -89,7 +91,7 @@ pub(crate) fn managed_value_is_where_it_is_used() -> Outcome {
 
 pub(crate) fn managed_advice_decides_where_memory_is() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = numbers(&gpu, BLOCK)?;
     let all = bytes(&numbers);
     let stays = [
@@ -98,7 +100,7 @@ pub(crate) fn managed_advice_decides_where_memory_is() -> Outcome {
     ];
     for (turn, advice) in (1u8..).zip(stays) {
         numbers.advise(advice)?;
-        increment(&mut queue, &mut numbers)?;
+        increment(&stream, &mut numbers)?;
         let residency = numbers.residency()?;
         assert_eq!(residency.sums.host, all, "{residency:?}");
         for run in &residency.runs {
@@ -108,11 +110,11 @@ pub(crate) fn managed_advice_decides_where_memory_is() -> Outcome {
     }
     // The device has it mapped now, and does not fault: advice moves nothing, a call does.
     numbers.advise(Advice::new().prefer(Place::Vram))?;
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     assert_eq!(numbers.residency()?.sums.host, all);
     assert_eq!(numbers.prefetch(Place::Vram)?.moved, all);
     check(&numbers, 3.0);
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     assert_eq!(numbers.residency()?.sums.device, all);
     assert_eq!(rules(&numbers, Place::Vram)?, [Rule::Preferred]);
     // A part of it, and back.
@@ -135,7 +137,7 @@ pub(crate) fn managed_memory_moves_in_the_order_of_a_stream() -> Outcome {
     let mut numbers = numbers(&gpu, BLOCK)?;
     let all = bytes(&numbers);
     let there = numbers.prefetch_on(&stream, Place::Vram)?;
-    let home = stream::scope(|scope| -> Result<_, Error> {
+    let home = accelerator::scope(|scope| -> Result<_, Error> {
         let work = scope.on(&stream);
         let mut data = numbers.slice_mut();
         work.launch(testgpu::IncrementF32 { data: &mut data })?;
@@ -168,7 +170,7 @@ pub(crate) fn managed_memory_moves_in_the_order_of_a_stream() -> Outcome {
 
 pub(crate) fn managed_memory_is_discarded_where_it_is() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = numbers(&gpu, 2 * BLOCK)?;
     let (all, free) = (bytes(&numbers), gpu.info()?.vram_free);
     assert_eq!(numbers.prefetch(Place::Vram)?.moved, all);
@@ -202,7 +204,7 @@ pub(crate) fn managed_memory_is_discarded_where_it_is() -> Outcome {
     let behind = part.end % 1000;
     assert_eq!(numbers[part.end], behind as f32);
     numbers.discard();
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     assert!(numbers.iter().all(|&number| number == 1.0));
     Ok(())
 }
@@ -210,7 +212,7 @@ pub(crate) fn managed_memory_is_discarded_where_it_is() -> Outcome {
 /// Locked memory stays on the host, and cannot be given up.
 pub(crate) fn managed_memory_that_is_locked() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = numbers(&gpu, BLOCK / 8)?;
     let all = bytes(&numbers);
     let start = std::ptr::NonNull::from(&numbers[..]).cast();
@@ -218,7 +220,7 @@ pub(crate) fn managed_memory_that_is_locked() -> Outcome {
     unsafe { mlock(start, all as usize)? };
     let moved = numbers.prefetch(Place::Vram)?;
     assert_eq!((moved.fixed, moved.moved), (all, 0), "{moved:?}");
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     assert_eq!(numbers.residency()?.sums.host, all);
     assert_eq!(rules(&numbers, Place::Host)?, [Rule::Fixed]);
     check(&numbers, 1.0);
@@ -227,18 +229,18 @@ pub(crate) fn managed_memory_that_is_locked() -> Outcome {
     // SAFETY: As above.
     unsafe { munlock(start, all as usize)? };
     assert_eq!(numbers.prefetch(Place::Vram)?.moved, all);
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     assert!(numbers.iter().all(|&number| number == 1.0));
     Ok(())
 }
 
 pub(crate) fn managed_memory_stays_on_the_host_by_option() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let range = gpu.manage_all_with(ManageOptions::new().on_host())?;
     let mut numbers = gpu.alloc_managed::<f32>(BLOCK)?;
     numbers.fill(1.0);
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     let residency = numbers.residency()?;
     assert_eq!(
         (residency.sums.host, residency.sums.device),
@@ -253,7 +255,7 @@ pub(crate) fn managed_memory_stays_on_the_host_by_option() -> Outcome {
     let mut other = gpu.alloc_managed::<f32>(BLOCK)?;
     other.fill(1.0);
     other.advise(Advice::new().prefer(Place::Vram))?;
-    increment(&mut queue, &mut other)?;
+    increment(&stream, &mut other)?;
     assert_eq!(other.residency()?.sums.device, bytes(&other));
     assert!(other.iter().all(|&number| number == 2.0));
     let refused = gpu
@@ -268,14 +270,14 @@ pub(crate) fn managed_memory_keeps_its_budget() -> Outcome {
     let gpu = faulting()?;
     let error = gpu.budget().expect_err("nothing is managed");
     assert_eq!(error.errno(), libc::ENOENT, "{error}");
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = numbers(&gpu, 3 * BLOCK)?;
     assert_eq!(gpu.budget()?.limit, None);
     let limit = bytes(&numbers[..BLOCK]);
     let budget = gpu.set_budget(limit)?;
     assert_eq!((budget.limit, budget.used), (Some(limit), 0));
     assert!(budget.room <= limit);
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     let sums = numbers.residency()?.sums;
     assert!(sums.device <= limit && sums.host >= 2 * limit, "{sums:?}");
     assert_eq!(gpu.budget()?.used, sums.device);
@@ -296,13 +298,13 @@ pub(crate) fn managed_memory_keeps_its_budget() -> Outcome {
 /// CPU and device take memory from each other until it stays, which is told once.
 pub(crate) fn managed_thrashing_is_told() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = numbers(&gpu, 1024)?;
     let range: &ManagedRange = numbers.range();
     let (handle, addr) = (range.handle(), numbers.addr());
     let turns = 20u8;
     for _ in 0..turns {
-        increment(&mut queue, &mut numbers)?;
+        increment(&stream, &mut numbers)?;
         assert!(numbers[0] > 0.0);
     }
     check(&numbers, turns.into());

@@ -5,12 +5,11 @@
 use std::sync::Arc;
 
 use nix::libc;
-use pinmap::stream;
-use pinmap::testgpu::{packet, Crc32c, IncrementF32, Spin};
-use pinmap::{
-    Accelerator, Access, AllocOptions, Buffer, Device, Direction, ErrorKind, Packet, PacketFormat,
-    Registered, StreamOptions,
+use pinmap::accelerator::{
+    Accelerator, Direction, Packet, PacketFormat, Registered, StreamOptions,
 };
+use pinmap::{accelerator, Access, AllocOptions, Buffer, Device, ErrorKind};
+use pinmap_testgpu::{packet, Crc32c, IncrementF32, Spin};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -61,7 +60,7 @@ pub(crate) fn pinned_memory_is_a_slice() -> Outcome {
 }
 
 /// Has the device work on registered memory, which pins nothing more, and takes it back.
-fn work_in_place<M: pinmap::MemoryMut<Element = f32>>(
+fn work_in_place<M: pinmap::accelerator::MemoryMut<Element = f32>>(
     gpu: &Accelerator,
     memory: Registered<M>,
 ) -> Result<M, Box<dyn std::error::Error>>
@@ -238,7 +237,7 @@ pub(crate) fn pending_work_is_followed_by_more() -> Outcome {
     assert!(host.iter().all(|&number| number == 6.0));
 
     // Another context cannot follow.
-    let other = Device::open(gpu.device().path())?.accelerator()?;
+    let other = pinmap_testgpu::accelerator(&Device::open(gpu.device().path())?)?;
     let pending = streams[0].submit(host, |work, host| work.fill(host, 7.0))?;
     let failed = pending.then(&stream(&other)?, |_, _| Ok(()));
     let failed = failed.expect_err("another context");
@@ -258,7 +257,7 @@ pub(crate) fn pending_work_outlives_the_stream_before() -> Outcome {
     let gpu = gpu()?;
     let (first, second) = (stream(&gpu)?, stream(&gpu)?);
     let mut gate = gpu.device().alloc::<u64>(1)?;
-    stream::scope(|scope| {
+    accelerator::scope(|scope| {
         let mut gate = gate.slice_mut();
         scope.on(&second).wait_value(&gate, 0, 1)?;
         let late = std::time::Duration::from_millis(20);
@@ -278,8 +277,9 @@ pub(crate) fn pending_work_outlives_the_stream_before() -> Outcome {
         for early in [true, false] {
             scope.on(&second).wait_value(&gate, 0, 2)?;
             let mut other = Some(gpu.stream(StreamOptions::new())?);
+            let memory = gpu.alloc::<f32>(100)?;
             let pending = other.as_ref().map(|other| {
-                other.submit(gpu.alloc::<f32>(100)?, |work, memory| {
+                other.submit(memory, |work, memory| {
                     work.launch(Spin { time: late })?;
                     work.fill(memory, 3.0)
                 })
@@ -311,7 +311,7 @@ pub(crate) fn pending_work_is_kept_for_all_its_streams() -> Outcome {
     let (first, second) = (stream(&gpu)?, stream(&gpu)?);
     let mut gate = gpu.device().alloc::<u64>(1)?;
     for early in [true, false] {
-        stream::scope(|scope| {
+        accelerator::scope(|scope| {
             let mut gate = gate.slice_mut();
             gate.set(0, 0)?;
             scope.on(&first).wait_value(&gate, 0, 1)?;
@@ -337,7 +337,7 @@ pub(crate) fn pending_work_is_kept_for_all_its_streams() -> Outcome {
     let mut local = Some(gpu.alloc_vram::<f32>(1 << 20)?);
     let with = gpu.info()?.vram_free;
     let is_back = || gpu.info().is_ok_and(|info| info.vram_free > with);
-    stream::scope(|scope| {
+    accelerator::scope(|scope| {
         let mut gate = gate.slice_mut();
         gate.set(0, 0)?;
         scope.on(&first).wait_value(&gate, 0, 1)?;
@@ -424,13 +424,17 @@ unsafe impl PacketFormat for ByKernels {
 pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
     let plain = gpu()?;
     // SAFETY: It is a test GPU, as said above.
-    let gpu = unsafe { plain.device().accelerator_with(&ByKernels)? };
+    let gpu = unsafe {
+        plain
+            .device()
+            .accelerator_with(&[pinmap_testgpu::packet::ID], &ByKernels)?
+    };
     let (one, two) = (stream(&gpu)?, stream(&gpu)?);
     let done = gpu.event()?;
     let (mut host, mut local) = (gpu.alloc::<u32>(5000)?, gpu.alloc_vram::<u32>(5000)?);
     let mut floats = gpu.alloc::<f32>(8)?;
     let before = gpu.counters()?;
-    stream::scope(|scope| {
+    accelerator::scope(|scope| {
         let (one, two) = (scope.on(&one), scope.on(&two));
         let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
         one.fill(&mut local, 0xabcd)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Raw packets of the tests.
 
-use pinmap::stream::Work;
-use pinmap::{Error, Packet, QueueScope};
+use pinmap::accelerator::{Packet, Work};
+use pinmap::Error;
 
 /// Submits raw packets.
 ///
@@ -13,16 +13,9 @@ pub(crate) trait Raw {
     fn raw(&self, packets: &[Packet]) -> Result<(), Error>;
 }
 
-impl Raw for QueueScope<'_, '_> {
-    fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
-        // SAFETY: Only atomics and devices access what the packets write, as said above.
-        unsafe { self.submit_packets(packets) }
-    }
-}
-
 impl Raw for Work<'_> {
     fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
-        // SAFETY: As above.
+        // SAFETY: Only atomics and devices access what the packets write, as said above.
         unsafe { self.submit_packets(packets) }
     }
 }

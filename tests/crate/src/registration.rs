@@ -3,7 +3,8 @@
 
 use std::mem;
 
-use pinmap::{Access, Buffer, Device, RegisterOptions, State};
+use pinmap::inspect::State;
+use pinmap::{Access, Buffer, Device, RegisterOptions};
 
 use crate::harness::Outcome;
 use crate::pins::Pins;

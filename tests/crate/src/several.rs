@@ -3,11 +3,10 @@
 
 use nix::libc;
 use nix::sys::resource::{setrlimit, Resource};
-use pinmap::testgpu::IncrementF32;
-use pinmap::{
-    stream, Accelerator, Access, Buffer, Device, Error, Reason, RegisterOptions, Registered,
-    Registration, ReservedKind, StreamOptions,
-};
+use pinmap::accelerator::{Accelerator, Registered, StreamOptions};
+use pinmap::inspect::ReservedKind;
+use pinmap::{accelerator, Access, Buffer, Device, Error, Reason, RegisterOptions, Registration};
+use pinmap_testgpu::IncrementF32;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -196,7 +195,7 @@ fn vectors(count: u16) -> Vec<Vec<f32>> {
 /// Has a device add 1 to each element of each piece.
 fn increment<M>(gpu: &Accelerator, registered: &mut [Registered<M>]) -> pinmap::Result<()>
 where
-    M: pinmap::MemoryMut<Element = f32>,
+    M: pinmap::accelerator::MemoryMut<Element = f32>,
 {
     let stream = gpu.stream(StreamOptions::new())?;
     stream.scope(|work| {
@@ -326,7 +325,7 @@ pub(crate) fn several_pieces_are_released_beside_work() -> Outcome {
     let mut memory = Buffer::<f32>::new(4 * PAGE / 4)?;
     let start = memory.addr();
     let (left, right) = memory.split_at_mut(1500);
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&lent);
         let mut right = work.slice_mut(right)?;
         work.launch(IncrementF32 { data: &mut right })?;
@@ -371,7 +370,7 @@ pub(crate) fn several_buffers_may_be_stale_or_of_a_device_that_is_gone() -> Outc
     until("it is stale", || {
         registered[2]
             .state()
-            .is_ok_and(|state| state == pinmap::State::Stale)
+            .is_ok_and(|state| state == pinmap::inspect::State::Stale)
     })?;
     file.set_len(PAGE as u64)?;
     let mut all = Registration::release_all(registered)?;

@@ -10,7 +10,8 @@ use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::{chown, Gid};
-use pinmap::{Access, Buffer, Device, DeviceEvent, State};
+use pinmap::inspect::State;
+use pinmap::{Access, Buffer, Device, DeviceEvent};
 
 use crate::edu::Edu;
 use crate::harness::Outcome;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use nix::libc;
-use pinmap::stream::StreamOptions;
-use pinmap::testgpu::packet;
-use pinmap::{Accelerator, Access, Buffer, Device, Kind, RegisterOptions, Stream};
+use pinmap::accelerator::{Accelerator, Stream, StreamOptions};
+use pinmap::{Access, Buffer, Device, Kind, RegisterOptions};
+use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -22,7 +22,7 @@ pub(crate) fn second(first: &Accelerator) -> Result<Accelerator, Box<dyn std::er
         }
         let device = Device::open(&node.path)?;
         if device.kind()? == Kind::Paged {
-            return Ok(device.accelerator()?);
+            return Ok(pinmap_testgpu::accelerator(&device)?);
         }
     }
     skip("there is only one device with queues")

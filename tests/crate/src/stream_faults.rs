@@ -9,12 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use pinmap::stream;
-use pinmap::testgpu::packet;
-use pinmap::{
-    testgpu, Accelerator, Access, Buffer, Error, Fault, FaultAccess, FaultCode, Packet,
-    Registration, Stream,
-};
+use pinmap::accelerator::{Accelerator, Packet, Stream};
+use pinmap::{accelerator, Access, Buffer, Error, Fault, FaultAccess, FaultCode, Registration};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -76,7 +74,7 @@ pub(crate) fn reset_amid_a_scope_is_told() -> Outcome {
     let gpu = gpu()?;
     let stream = stream(&gpu)?;
     let mut memory = gpu.device().alloc::<u64>(1)?;
-    let error = stream::scope(|scope| {
+    let error = accelerator::scope(|scope| {
         let mut words = memory.slice_mut();
         scope.on(&stream).fill(&mut words, 5)?;
         stream.synchronize()?;
@@ -104,7 +102,8 @@ pub(crate) fn scope_outlasts_a_reset() -> Outcome {
             let stream = stream.clone();
             std::thread::spawn(move || {
                 let start = Instant::now();
-                let work = stream::scope(|scope| scope.on(&stream).launch(testgpu::Spin { time }));
+                let work =
+                    accelerator::scope(|scope| scope.on(&stream).launch(testgpu::Spin { time }));
                 (start.elapsed(), work.is_err())
             })
         };
@@ -127,8 +126,8 @@ struct Failed {
     /// Waits for `after`.
     dependent: Stream,
     memory: Registration,
-    before: stream::Event,
-    after: stream::Event,
+    before: accelerator::Event,
+    after: accelerator::Event,
 }
 
 impl Failed {
@@ -341,7 +340,7 @@ pub(crate) fn scope_gives_failed_streams_up() -> Outcome {
     let event = gpu.event()?;
     let mut memory = gpu.device().alloc::<u32>(1000)?;
     let mut data = memory.slice_mut();
-    let result = stream::scope(|scope| -> Result<(), Error> {
+    let result = accelerator::scope(|scope| -> Result<(), Error> {
         let (bad, good) = (scope.on(&failing), scope.on(&waiting));
         bad.raw(&[packet::copy(0x10, 0x20, 8)])?;
         failing.record(&event)?;

@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::{testgpu, Accelerator, DeviceSliceMut, Error, Stream};
+use pinmap::accelerator::{Accelerator, DeviceSliceMut, Event, Stream, StreamOptions};
+use pinmap::{accelerator, Error};
+use pinmap_testgpu as testgpu;
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -159,7 +160,7 @@ fn run(
         memory.push(buffer);
     }
     let called = Arc::new(Mutex::new(Vec::new()));
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         let work: Vec<_> = streams.iter().map(|stream| scope.on(stream)).collect();
         let mut data: Vec<DeviceSliceMut<'_, f32>> =
             memory.iter_mut().map(|memory| memory.slice_mut()).collect();

@@ -4,10 +4,11 @@
 use std::error::Error as AnyError;
 use std::time::{Duration, Instant};
 
-use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::testgpu::packet;
-use pinmap::{testgpu, Accelerator, Error, Stream};
+use pinmap::accelerator::{Accelerator, Event, Stream, StreamOptions};
+use pinmap::{accelerator, Error};
 use pinmap_samples::overlap as measure;
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -67,7 +68,7 @@ pub(crate) fn copies_overlap_with_a_kernel() -> Outcome {
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let spans = stream::scope(|scope| -> Result<_, Error> {
+        let spans = accelerator::scope(|scope| -> Result<_, Error> {
             let (up_work, down_work, run_work) = (scope.on(&up), scope.on(&down), scope.on(&run));
             let (mut one, mut back) = (one.slice_mut(), back.slice_mut());
             Ok([
@@ -142,7 +143,7 @@ pub(crate) fn copies_of_one_direction_leave_the_other_free() -> Outcome {
     let streams = [stream(&gpu)?, stream(&gpu)?, stream(&gpu)?];
     for _ in 0..ATTEMPTS {
         let (in_done, out_done) = ([gpu.event()?, gpu.event()?], gpu.event()?);
-        stream::scope(|scope| -> Result<_, Error> {
+        accelerator::scope(|scope| -> Result<_, Error> {
             let work = streams.each_ref().map(|stream| scope.on(stream));
             work[0].copy(host.slice(), one.slice_mut())?;
             streams[0].record(&in_done[0])?;

@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use pinmap::stream::{self, StreamOptions};
-use pinmap::testgpu::packet;
-use pinmap::{testgpu, Accelerator, Device, Error, Stream};
+use pinmap::accelerator::{Accelerator, Stream, StreamOptions};
+use pinmap::{accelerator, Device, Error};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -54,7 +55,7 @@ fn all_at_once(gpu: &Accelerator, count: usize) -> Outcome {
     let made = start.elapsed();
     let mut memory = gpu.device().alloc::<u32>(count)?;
     let mut rest = memory.slice_mut();
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         for (number, stream) in (0u32..).zip(&streams) {
             let (mut one, others) = rest.split_at(1)?;
             rest = others;
@@ -120,7 +121,7 @@ pub(crate) fn streams_of_one_program_leave_others_their_share() -> Outcome {
         assert!(streams.len() <= 1024);
     }
     assert!(streams.len() >= 1000, "{}", streams.len());
-    let other = Device::open(gpu.device().path())?.accelerator()?;
+    let other = pinmap_testgpu::accelerator(&Device::open(gpu.device().path())?)?;
     all_at_once(&other, 16)
 }
 
@@ -130,7 +131,7 @@ pub(crate) fn thousand_streams_of_twenty_programs() -> Outcome {
     std::thread::scope(|threads| {
         let run = || -> Result<(), String> {
             let device = Device::open(&path).map_err(|error| error.to_string())?;
-            let gpu = device.accelerator().map_err(|error| error.to_string())?;
+            let gpu = pinmap_testgpu::accelerator(&device).map_err(|error| error.to_string())?;
             all_at_once(&gpu, 50).map_err(|error| error.to_string())
         };
         let threads: Vec<_> = (0..20).map(|_| threads.spawn(run)).collect();
@@ -148,7 +149,7 @@ pub(crate) fn stream_is_used_by_two_threads() -> Outcome {
     let event = gpu.event()?;
     let mut memory = gpu.device().alloc::<f32>(200)?;
     let (mut one, mut two) = memory.slice_mut().split_at(100)?;
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
         std::thread::scope(|threads| {
             let halves = [&mut one, &mut two].map(|data| {

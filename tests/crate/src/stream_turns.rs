@@ -4,8 +4,9 @@
 use std::thread;
 use std::time::Duration;
 
-use pinmap::stream::{Event, StreamOptions};
-use pinmap::{testgpu, Accelerator, Error, Stream};
+use pinmap::accelerator::{Accelerator, Event, Stream, StreamOptions};
+use pinmap::Error;
+use pinmap_testgpu as testgpu;
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;

@@ -4,9 +4,10 @@
 use std::hint::spin_loop;
 use std::time::Instant;
 
-use pinmap::stream::{Event, StreamOptions};
-use pinmap::testgpu::packet;
-use pinmap::{testgpu, Allocation, Error, Queue, QueueOptions, Stream};
+use pinmap::accelerator::{Event, Stream, StreamOptions};
+use pinmap::{Allocation, Error};
+use pinmap_testgpu as testgpu;
+use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -17,23 +18,25 @@ use crate::syscalls::{self, Phase};
 /// Submits work, and tells when.
 fn traced(phase: &Phase) -> Outcome {
     let gpu = gpu()?;
-    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
+    let stream = gpu.stream(StreamOptions::new().packets(4096))?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
     let mut other = gpu.alloc_vram::<f32>(1000)?;
+    let mut end = gpu.device().alloc::<u64>(1)?;
     phase.begin()?;
-    queue.scope(|scope| {
+    stream.scope(|work| {
         let (mut data, mut other) = (memory.slice_mut(), other.slice_mut());
+        let mut end = end.slice_mut();
         phase.quiet(true);
         for _ in 0..200 {
-            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-            scope.copy(&data, &mut other)?;
-            let batch = scope.batch();
-            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-            scope.fill(&mut other, 0.0)?;
-            drop(batch);
+            work.launch(testgpu::IncrementF32 { data: &mut data })?;
+            work.copy(&data, &mut other)?;
+            work.batch(|| {
+                work.launch(testgpu::IncrementF32 { data: &mut data })?;
+                work.fill(&mut other, 0.0)
+            })?;
         }
-        let fence = scope.fence()?;
-        while !fence.is_done() {
+        work.write_value(&mut end, 0, 1)?;
+        while end.get(0)? == 0 {
             spin_loop();
         }
         phase.quiet(false);
@@ -115,35 +118,31 @@ const PACKETS: usize = 1024;
 const RUNS: usize = 21;
 
 /// Measures the CPU time of one packet, submitted in batches, in nanoseconds.
-fn cost(queue: &mut Queue, batch: usize) -> Result<f64, Error> {
+fn cost(stream: &Stream, batch: usize) -> Result<f64, Error> {
     let nops = [packet::nop()];
-    queue.scope(|scope| {
+    stream.scope(|work| {
         let start = Instant::now();
         for _ in 0..PACKETS / batch {
-            let held = scope.batch();
-            for _ in 0..batch {
-                scope.raw(&nops)?;
-            }
-            held.publish()?;
+            work.batch(|| (0..batch).try_for_each(|_| work.raw(&nops)))?;
         }
         let time = start.elapsed();
         // Setting up is not measured, and is the same for both.
-        scope.wait()?;
+        work.stream().synchronize()?;
         Ok(time.as_nanos() as f64 / PACKETS as f64)
     })
 }
 
 pub(crate) fn submission_cost() -> Outcome {
     let gpu = gpu()?;
-    let options = QueueOptions::new().packets(4096);
-    let mut ring = gpu.queue(options)?;
-    let mut ioctl = gpu.queue(options.system_calls())?;
+    let options = StreamOptions::new().packets(4096);
+    let ring = gpu.stream(options)?;
+    let ioctl = gpu.stream(options.system_calls())?;
     let runs = if is_slow() { 3 } else { RUNS };
     for batch in [1, 16, 64] {
         let (mut by_ring, mut by_ioctl) = (Vec::new(), Vec::new());
         // The kinds are measured in turn, and the first of each does not count.
         for run in 0..=runs {
-            let costs = (cost(&mut ring, batch)?, cost(&mut ioctl, batch)?);
+            let costs = (cost(&ring, batch)?, cost(&ioctl, batch)?);
             if run > 0 {
                 by_ring.push(costs.0);
                 by_ioctl.push(costs.1);

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use pinmap::testgpu::{packet, IncrementF32};
-use pinmap::trace::{Activity, ActivityKind, QueueRecord, Trace, PATH_VARIABLE};
-use pinmap::{stream, Direction, QueueOptions, StreamOptions};
+use pinmap::accelerator;
+use pinmap::accelerator::{Direction, StreamOptions};
+use pinmap::inspect::trace::{Activity, ActivityKind, QueueRecord, Trace, PATH_VARIABLE};
+use pinmap_testgpu::{packet, IncrementF32};
 use serde_json::Value;
 
 use crate::command::run;
@@ -59,7 +60,7 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
     let copied = gpu.event()?;
     let (mut host, mut local) = (gpu.alloc::<f32>(LEN)?, gpu.alloc_vram::<f32>(LEN)?);
     let (before, counted) = (gpu.info()?.time, gpu.counters()?);
-    stream::scope(|scope| {
+    accelerator::scope(|scope| {
         let (up, down) = (scope.on(&up), scope.on(&down));
         let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
         up.copy(&host, &mut local)?;
@@ -84,8 +85,8 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
     assert_eq!(up.context.node, gpu.device().path());
     assert_eq!(up.context.pci, gpu.device().info()?.pci.to_string());
 
-    let kinds = |queue: &QueueRecord| -> Vec<ActivityKind> {
-        let activities = queue.activities.iter();
+    let kinds = |stream: &QueueRecord| -> Vec<ActivityKind> {
+        let activities = stream.activities.iter();
         activities.map(|activity| activity.kind.clone()).collect()
     };
     let bytes = 4 * LEN as u64;
@@ -152,7 +153,7 @@ pub(crate) fn trace_outlives_the_program() -> Outcome {
         .spawn()?;
     let done = || -> usize {
         let queues = trace.read().queues;
-        let all = queues.iter().flat_map(|queue| &queue.activities);
+        let all = queues.iter().flat_map(|stream| &stream.activities);
         all.filter(|activity| activity.ended.is_some()).count()
     };
     until("work is recorded", || done() >= 10)?;
@@ -164,11 +165,11 @@ pub(crate) fn trace_outlives_the_program() -> Outcome {
     assert!(contents
         .queues
         .iter()
-        .all(|queue| queue.context.process == child.id()));
+        .all(|stream| stream.context.process == child.id()));
     assert!(contents
         .queues
         .iter()
-        .all(|queue| queue.context.command == "pinmap"));
+        .all(|stream| stream.context.command == "pinmap"));
     Ok(())
 }
 
@@ -200,19 +201,19 @@ pub(crate) fn trace_that_is_full_loses_records_only() -> Outcome {
     let room = |chunks: u64| 4096 + (chunks << 16);
     let trace = traced(room(2))?;
     let gpu = gpu()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut local = gpu.alloc_vram::<u64>(512)?;
     for value in 1..=FILLS {
-        queue.scope(|scope| scope.fill(local.slice_mut(), value))?;
+        stream.scope(|work| work.fill(local.slice_mut(), value))?;
     }
     let mut host = gpu.alloc::<u64>(512)?;
-    queue.scope(|scope| scope.copy(&local, &mut host))?;
+    stream.scope(|work| work.copy(&local, &mut host))?;
     assert_eq!(host[511], FILLS);
     let contents = trace.read();
     let recorded = contents
         .queues
         .iter()
-        .map(|queue| queue.activities.len() as u64);
+        .map(|stream| stream.activities.len() as u64);
     let recorded: u64 = recorded.sum();
     assert!(recorded <= 480, "{recorded}");
     assert!(recorded + contents.lost == FILLS + 1, "{recorded}");
@@ -225,17 +226,17 @@ pub(crate) fn trace_leaves_small_rings_alone() -> Outcome {
     const LONGEST: usize = 52;
     const MANY: usize = 700;
     let trace = traced(1 << 20)?;
-    let mut queue = gpu()?.queue(QueueOptions::new().packets(64))?;
+    let stream = gpu()?.stream(StreamOptions::new().packets(64))?;
     for count in [1, LONGEST / 2, LONGEST / 2 + 1, LONGEST] {
         let packets = vec![packet::nop(); count];
         // SAFETY: The packets write nothing.
-        queue.scope(|scope| unsafe { scope.try_submit_packets(&packets) })?;
+        stream.scope(|work| unsafe { work.nonblocking().submit_packets(&packets) })?;
     }
     // The ring is full again and again.
-    queue.scope(|scope| {
+    stream.scope(|work| {
         (0..MANY).try_for_each(|_| {
             // SAFETY: As above.
-            unsafe { scope.submit_packets(&[packet::nop()]) }
+            unsafe { work.submit_packets(&[packet::nop()]) }
         })
     })?;
     let contents = trace.read();

@@ -7,10 +7,11 @@ use nix::libc;
 use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
-use pinmap::{
-    testgpu, Accelerator, Access, Error, FaultAccess, FaultReason, Managed, Place, Queue,
-    QueueOptions, Reason, Window, WindowOptions,
+use pinmap::accelerator::{
+    Accelerator, Managed, Place, Stream, StreamOptions, Window, WindowOptions,
 };
+use pinmap::{Access, Error, FaultAccess, FaultReason, Reason};
+use pinmap_testgpu as testgpu;
 
 use crate::command::run;
 use crate::harness::Outcome;
@@ -22,10 +23,10 @@ const HUGE: usize = 2 << 20;
 /// An address at which a program of this kind has nothing.
 const CHOSEN: usize = 1 << 44;
 
-fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> Result<(), Error> {
-    queue.scope(|scope| {
+fn increment(stream: &Stream, numbers: &mut Managed<f32>) -> Result<(), Error> {
+    stream.scope(|work| {
         let mut data = numbers.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data: &mut data })
+        work.launch(testgpu::IncrementF32 { data: &mut data })
     })
 }
 
@@ -50,7 +51,7 @@ fn chosen(gpu: &Accelerator) -> Result<Window, Error> {
 /// The addresses are the same on both sides; its memory moves, and what happens is counted.
 pub(crate) fn window_is_the_same_for_both() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let window = chosen(&gpu)?;
     assert_eq!((window.addr(), window.len()), (CHOSEN, 4 * HUGE));
     let flags = flags_of(CHOSEN)?;
@@ -61,8 +62,8 @@ pub(crate) fn window_is_the_same_for_both() -> Outcome {
     numbers.fill(1.0);
     let moved = numbers.prefetch(Place::Vram)?;
     assert_eq!(moved.moved, HUGE as u64, "{moved:?}");
-    increment(&mut queue, &mut numbers)?;
-    increment(&mut queue, &mut others)?;
+    increment(&stream, &mut numbers)?;
+    increment(&stream, &mut others)?;
     assert_eq!(numbers.residency()?.sums.device, HUGE as u64);
     assert!(numbers.iter().all(|&number| number == 2.0));
     assert!(others.iter().all(|&number| number == 1.0));
@@ -71,7 +72,7 @@ pub(crate) fn window_is_the_same_for_both() -> Outcome {
     assert!(statistics.device_faults >= 2 && statistics.host_faults >= 1);
     assert_eq!(statistics.last_refused, None);
     // Memory that came back is zeroed when it is given out again.
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     drop(numbers);
     let again = window.alloc_at::<f32>(HUGE, HUGE / 4)?;
     assert!(again.iter().all(|&number| number == 0.0));
@@ -122,8 +123,8 @@ pub(crate) fn window_tells_its_last_fault() -> Outcome {
     let second = std::ptr::NonNull::from(&mut numbers[PAGE / 4]).cast();
     // SAFETY: The page is that of the value, which nobody accesses before it is writable again.
     unsafe { mprotect(second, PAGE, ProtFlags::PROT_READ) }?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    let error = increment(&mut queue, &mut numbers).expect_err("read-only");
+    let stream = gpu.stream(StreamOptions::new())?;
+    let error = increment(&stream, &mut numbers).expect_err("read-only");
     let fault = error.fault().expect("a fault");
     assert_eq!(fault.reason, Some(FaultReason::Permission));
     // SAFETY: As above.
@@ -142,8 +143,8 @@ pub(crate) fn window_tells_its_last_fault() -> Outcome {
     for part in ["window of 4 MiB", "1 refused", &refused] {
         assert!(out.contains(part), "{part}: {out}");
     }
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    increment(&mut queue, &mut numbers)?;
+    let stream = gpu.stream(StreamOptions::new())?;
+    increment(&stream, &mut numbers)?;
     assert_eq!(numbers[PAGE / 4], 4.0);
     Ok(())
 }
@@ -151,11 +152,11 @@ pub(crate) fn window_tells_its_last_fault() -> Outcome {
 /// A child has the same addresses, with memory of its own, and makes its own window there.
 pub(crate) fn window_of_a_child() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let window = chosen(&gpu)?;
     let mut numbers = window.alloc::<f32>(HUGE / 4)?;
     numbers.fill(1.0);
-    increment(&mut queue, &mut numbers)?;
+    increment(&stream, &mut numbers)?;
     // SAFETY: The child makes no use of locks that other threads may have had.
     match unsafe { fork() }? {
         ForkResult::Child => {
@@ -165,7 +166,7 @@ pub(crate) fn window_of_a_child() -> Outcome {
             unsafe { libc::_exit(i32::from(!fine)) };
         }
         ForkResult::Parent { child } => {
-            increment(&mut queue, &mut numbers)?;
+            increment(&stream, &mut numbers)?;
             assert_eq!(waitpid(child, None)?, WaitStatus::Exited(child, 0));
         }
     }
@@ -176,20 +177,20 @@ pub(crate) fn window_of_a_child() -> Outcome {
 /// Slices elsewhere are lent as ever while there is a window, and slices of it with no more ado.
 pub(crate) fn window_beside_lent_memory() -> Outcome {
     let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut vector = vec![1.0f32; 10_000];
-    queue.scope(|scope| {
-        let mut data = scope.slice_mut(&mut vector)?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })
+    stream.scope(|work| {
+        let mut data = work.slice_mut(&mut vector)?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     // All addresses are managed by now.
     let window = chosen(&gpu)?;
     let mut numbers = window.alloc::<f32>(10_000)?;
-    queue.scope(|scope| {
-        let mut data = scope.slice_mut(&mut vector)?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-        let mut data = scope.slice_mut(&mut numbers[..])?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })
+    stream.scope(|work| {
+        let mut data = work.slice_mut(&mut vector)?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
+        let mut data = work.slice_mut(&mut numbers[..])?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     assert!(vector.iter().all(|&number| number == 3.0));
     assert!(numbers.iter().all(|&number| number == 1.0));

@@ -12,11 +12,11 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Condvar, Mutex};
 
 use nix::errno::Errno;
-use pinmap::stream::{in_host_function, Work};
-use pinmap::{
-    Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind, FileRegistration, Managed,
-    ManagedRange, ManagedStatistics, RawRegistration,
+use pinmap::accelerator::{
+    in_host_function, DeviceSlice, DeviceSliceMut, Managed, ManagedRange, Work,
 };
+use pinmap::inspect::ManagedStatistics;
+use pinmap::{Access, Allocation, DmaBuf, ErrorKind, FileRegistration, RawRegistration};
 
 use crate::error::{Error, Result};
 use crate::piece::{lock, wait, Piece, Pieces};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use nix::errno::Errno;
-use pinmap::stream::Pending;
+use pinmap::accelerator::Pending;
 use pinmap::{ErrorKind, ErrorWith};
 
 use crate::error::{Error, Result};

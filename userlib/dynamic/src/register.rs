@@ -5,10 +5,8 @@ use std::fs::File;
 use std::ptr;
 use std::sync::Arc;
 
-use pinmap::{
-    Accelerator, Access, AllocOptions, Allocation, Device, DeviceSlice, DeviceSliceMut, DmaBuf,
-    Managed, RegisterOptions,
-};
+use pinmap::accelerator::{Accelerator, DeviceSlice, DeviceSliceMut, Managed};
+use pinmap::{Access, AllocOptions, Allocation, Device, DmaBuf, RegisterOptions};
 
 use crate::error::Result;
 use crate::memory::{Kept, Memory, Owner, Whole};
@@ -136,7 +134,7 @@ impl Memory {
     }
 
     /// Takes `len` bytes of the program at `first` as an operand, without registering them: work
-    /// that names them lends them to its device, as [`Work::slice_mut`](pinmap::stream::Work) does.
+    /// that names them lends them to its device, as [`Work::slice_mut`](pinmap::accelerator::Work) does.
     ///
     /// # Safety
     ///

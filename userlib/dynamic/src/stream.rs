@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: work that names memory.
 
-use std::array;
-use std::fmt;
 use std::ops::Deref;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::Arc;
+use std::{array, fmt};
 
 use nix::errno::Errno;
-use pinmap::stream::Work;
-use pinmap::{Accelerator, DeviceSlice, DeviceSliceMut, ErrorKind, StreamOptions};
+use pinmap::accelerator::{Accelerator, DeviceSlice, DeviceSliceMut, StreamOptions, Work};
+use pinmap::ErrorKind;
 
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Shared, Whole};
@@ -76,12 +75,12 @@ fn no_operand() -> Error {
 /// Dropping it returns at once. Work that was submitted is still done, and the memory that the work
 /// names can be released after that.
 #[derive(Debug)]
-pub struct Stream(pinmap::Stream);
+pub struct Stream(pinmap::accelerator::Stream);
 
 impl Deref for Stream {
-    type Target = pinmap::Stream;
+    type Target = pinmap::accelerator::Stream;
 
-    fn deref(&self) -> &pinmap::Stream {
+    fn deref(&self) -> &pinmap::accelerator::Stream {
         &self.0
     }
 }
@@ -100,7 +99,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As for [`pinmap::Stream::submit`], and those of the function.
+    /// As for [`pinmap::accelerator::Stream::submit`], and those of the function.
     pub fn submit<const N: usize>(
         &self,
         memory: [&Arc<Memory>; N],
@@ -130,7 +129,7 @@ impl Stream {
             Ok(pending) => piece.submitted(Box::new(pending)),
             Err(error) => {
                 piece.refused();
-                return Err(error.into());
+                return Err(error.error.into());
             }
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))
@@ -140,7 +139,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As for [`pinmap::Stream::reset`].
+    /// As for [`pinmap::accelerator::Stream::reset`].
     pub fn reset(&self) -> Result<()> {
         Ok(self.0.reset()?)
     }
@@ -149,7 +148,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As for [`pinmap::Stream::synchronize`].
+    /// As for [`pinmap::accelerator::Stream::synchronize`].
     pub fn finish(&self) -> Result<()> {
         Ok(self.0.synchronize()?)
     }

@@ -19,7 +19,9 @@ use std::error::Error;
 use std::fs;
 use std::process::ExitCode;
 
-use pinmap::{Accelerator, Access, Buffer, DeviceSlice, Pages, Place, Queue, QueueOptions, Target};
+use pinmap::accelerator::{Accelerator, DeviceSlice, Place, Stream, StreamOptions};
+use pinmap::inspect::Target;
+use pinmap::{Access, Buffer, Pages};
 use pinmap_samples::pagemap::{self as frame, PAGE};
 
 /// Length of each piece of memory in bytes.
@@ -30,7 +32,7 @@ const OFFSET: usize = (2 << 20) | 0x1238;
 /// The device and the tables through which the walk goes.
 struct Walk {
     gpu: Accelerator,
-    queue: Queue,
+    stream: Stream,
     /// The entries of the IOMMU, or why they cannot be seen.
     leaves: Result<Vec<iommu::Leaf>, std::io::Error>,
 }
@@ -81,8 +83,8 @@ impl Walk {
 
         // The device itself follows its address.
         let mut seen = self.gpu.alloc_vram::<u8>(8)?;
-        self.queue
-            .scope(|scope| scope.copy(byte, seen.slice_mut()))?;
+        self.stream
+            .scope(|work| work.copy(byte, seen.slice_mut()))?;
         let same = seen.to_vec() == byte.to_vec();
         println!("  the device reads there what the CPU reads: {}", yes(same));
         if !same {
@@ -209,7 +211,7 @@ fn flags(frame: u64) -> String {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let info = gpu.device().info()?;
     let page = info.page_sizes.iter().next().unwrap_or_default();
     println!(
@@ -228,7 +230,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     vram.write(0, &content)?;
 
     let mut walk = Walk {
-        queue: gpu.queue(QueueOptions::new())?,
+        stream: gpu.stream(StreamOptions::new())?,
         leaves: iommu::leaves(info.pci),
         gpu,
     };
@@ -255,12 +257,12 @@ fn run() -> Result<(), Box<dyn Error>> {
 /// touches the memory.
 fn managed(walk: &mut Walk, content: &[u8]) -> Result<(), Box<dyn Error>> {
     let (gpu, addr) = (walk.gpu.clone(), content.as_ptr().addr());
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut touched = gpu.alloc_vram::<u8>(LEN)?;
-    queue.try_scope(|scope| {
-        let memory = scope.slice(content)?;
-        scope.copy(memory, touched.slice_mut())?;
-        scope.wait()?;
+    stream.try_scope(|work| {
+        let memory = work.slice(content)?;
+        work.copy(memory, touched.slice_mut())?;
+        work.stream().synchronize()?;
         walk.leaves = iommu::leaves(gpu.device().info()?.pci);
         walk.to("memory that nobody registered", addr, Place::Host, memory)
     })

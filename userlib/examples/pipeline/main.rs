@@ -10,8 +10,9 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use pinmap::stream::Pending;
-use pinmap::{testgpu, Accelerator, Allocation, Pinned, Stream, StreamOptions};
+use pinmap::accelerator::{Accelerator, Pending, Pinned, Stream, StreamOptions};
+use pinmap::Allocation;
+use pinmap_testgpu as testgpu;
 
 /// Length of a chunk in bytes.
 const CHUNK: usize = 4 << 20;
@@ -184,7 +185,7 @@ fn apply(matrix: &[u32; 32], vector: u32) -> u32 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let vram = gpu.info()?.vram_len;
     let mut file = match std::env::args_os().nth(1) {
         Some(path) => File::open(path)?,

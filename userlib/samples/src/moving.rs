@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pinmap::{
-    testgpu, Accelerator, Advice, DeviceSliceMut, Managed, ManagedRange, Place, Queue, QueueOptions,
+use pinmap::accelerator::{
+    Accelerator, Advice, DeviceSliceMut, Managed, ManagedRange, Place, Stream, StreamOptions,
 };
+use pinmap_testgpu as testgpu;
 
 /// Any error is told in one sentence.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -74,7 +75,7 @@ pub struct Outcome {
 ///
 /// The errors of allocating memory, of moving it, and of submitting.
 pub fn measure(gpu: &Accelerator, system: System, load: Load) -> Result<Outcome> {
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = gpu.alloc_managed_apart::<f32>(COUNT)?;
     let mut there = gpu.alloc_vram::<f32>(COUNT)?;
     if matches!(system, System::ZeroCopy | System::Copied) {
@@ -85,17 +86,17 @@ pub fn measure(gpu: &Accelerator, system: System, load: Load) -> Result<Outcome>
     for _ in 0..load.turns {
         match system {
             System::Managed | System::ZeroCopy => {
-                increment(&mut queue, &mut numbers.slice_mut(), load.uses)?;
+                increment(&stream, &mut numbers.slice_mut(), load.uses)?;
             }
             System::Prefetched => {
                 numbers.prefetch(Place::Vram)?;
-                increment(&mut queue, &mut numbers.slice_mut(), load.uses)?;
+                increment(&stream, &mut numbers.slice_mut(), load.uses)?;
                 numbers.prefetch(Place::Host)?;
             }
             System::Copied => {
-                queue.scope(|scope| scope.copy(&numbers, &mut there))?;
-                increment(&mut queue, &mut there.slice_mut(), load.uses)?;
-                queue.scope(|scope| scope.copy(&there, &mut numbers))?;
+                stream.scope(|work| work.copy(&numbers, &mut there))?;
+                increment(&stream, &mut there.slice_mut(), load.uses)?;
+                stream.scope(|work| work.copy(&there, &mut numbers))?;
             }
         }
         add_one(&mut numbers);
@@ -106,10 +107,10 @@ pub fn measure(gpu: &Accelerator, system: System, load: Load) -> Result<Outcome>
 }
 
 /// The device's turn.
-fn increment(queue: &mut Queue, data: &mut DeviceSliceMut<'_, f32>, uses: u16) -> Result<()> {
-    queue.scope(|scope| -> pinmap::Result<()> {
+fn increment(stream: &Stream, data: &mut DeviceSliceMut<'_, f32>, uses: u16) -> Result<()> {
+    stream.scope(|work| -> pinmap::Result<()> {
         for _ in 0..uses {
-            scope.launch(testgpu::IncrementF32 { data })?;
+            work.launch(testgpu::IncrementF32 { data })?;
         }
         Ok(())
     })?;
@@ -141,7 +142,7 @@ pub struct Moment {
 ///
 /// The errors of allocating memory, of advising, and of submitting.
 pub fn watch(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<Vec<Moment>> {
-    let mut queue = gpu.queue(QueueOptions::new())?;
+    let stream = gpu.stream(StreamOptions::new())?;
     let mut numbers = gpu.alloc_managed_apart::<f32>(COUNT)?;
     numbers.fill(0.0);
     numbers.advise(advice)?;
@@ -151,7 +152,7 @@ pub fn watch(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<Vec<Moment
     let start = Instant::now();
     thread::scope(|scope| {
         let watcher = scope.spawn(|| observe(&range, start, &is_over));
-        let worked = take_turns(&mut queue, &mut numbers, turns);
+        let worked = take_turns(&stream, &mut numbers, turns);
         is_over.store(true, Ordering::Relaxed);
         let moments = watcher.join().map_err(|_| "the watching thread panicked")?;
         worked?;
@@ -159,9 +160,9 @@ pub fn watch(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<Vec<Moment
     })
 }
 
-fn take_turns(queue: &mut Queue, numbers: &mut Managed<f32>, turns: u16) -> Result<()> {
+fn take_turns(stream: &Stream, numbers: &mut Managed<f32>, turns: u16) -> Result<()> {
     for _ in 0..turns {
-        increment(queue, &mut numbers.slice_mut(), 1)?;
+        increment(stream, &mut numbers.slice_mut(), 1)?;
         add_one(numbers);
     }
     Ok(())

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::{testgpu, Accelerator, Error};
+use pinmap::accelerator::{Accelerator, Event, StreamOptions};
+use pinmap::{accelerator, Error};
+use pinmap_testgpu as testgpu;
 
 /// How long a chunk takes in each direction.
 pub const CHUNK: Duration = Duration::from_millis(8);
@@ -111,7 +112,7 @@ fn run(
     let marks: Vec<[Event; 4]> = (0..chunks)
         .map(|_| Ok([gpu.event()?, gpu.event()?, gpu.event()?, gpu.event()?]))
         .collect::<Result<_, Error>>()?;
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         let mut lanes: Vec<_> = lanes
             .iter_mut()
             .map(|(stream, local, output)| {

@@ -5,7 +5,9 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use pinmap::{testgpu, Accelerator, Allocation, Queue, QueueOptions};
+use pinmap::accelerator::{Accelerator, Stream, StreamOptions};
+use pinmap::Allocation;
+use pinmap_testgpu as testgpu;
 
 /// Any error is told in one sentence.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -23,7 +25,7 @@ pub struct Times {
 #[derive(Debug)]
 pub struct Work {
     /// The queue on which the kernels run.
-    pub queue: Queue,
+    pub stream: Stream,
     /// The numbers in host memory, on which all computations are made.
     pub host: Allocation<f32>,
     vram: Allocation<f32>,
@@ -40,7 +42,7 @@ impl Work {
     /// The errors of making a queue and of allocating memory.
     pub fn new(gpu: &Accelerator, most: usize) -> Result<Self> {
         Ok(Self {
-            queue: gpu.queue(QueueOptions::new())?,
+            stream: gpu.stream(StreamOptions::new())?,
             host: gpu.device().alloc(most)?,
             vram: gpu.alloc_vram(most)?,
             stamps: gpu.alloc_vram(2)?,
@@ -54,23 +56,22 @@ impl Work {
     /// The errors of submitting and waiting.
     pub fn zero_copy(&mut self, count: usize, uses: u32) -> Result<Times> {
         let Self {
-            queue,
+            stream,
             host,
             stamps,
             ..
         } = self;
         let start = Instant::now();
-        queue.scope(|scope| {
+        stream.scope(|work| {
             let mut data = host.slice_mut().part(..count)?;
             let mut stamps = stamps.slice_mut();
-            let batch = scope.batch();
-            scope.timestamp(&mut stamps, 0)?;
-            for _ in 0..uses {
-                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-            }
-            scope.timestamp(&mut stamps, 1)?;
-            batch.publish()?;
-            scope.wait()
+            work.batch(|| {
+                work.timestamp(&mut stamps, 0)?;
+                for _ in 0..uses {
+                    work.launch(testgpu::IncrementF32 { data: &mut data })?;
+                }
+                work.timestamp(&mut stamps, 1)
+            })
         })?;
         self.times(start)
     }
@@ -83,26 +84,25 @@ impl Work {
     /// The errors of submitting and waiting.
     pub fn copy(&mut self, count: usize, uses: u32) -> Result<Times> {
         let Self {
-            queue,
+            stream,
             host,
             vram,
             stamps,
         } = self;
         let start = Instant::now();
-        queue.scope(|scope| {
+        stream.scope(|work| {
             let mut data = host.slice_mut().part(..count)?;
             let mut there = vram.slice_mut().part(..count)?;
             let mut stamps = stamps.slice_mut();
-            let batch = scope.batch();
-            scope.timestamp(&mut stamps, 0)?;
-            scope.copy(&data, &mut there)?;
-            for _ in 0..uses {
-                scope.launch(testgpu::IncrementF32 { data: &mut there })?;
-            }
-            scope.copy(&there, &mut data)?;
-            scope.timestamp(&mut stamps, 1)?;
-            batch.publish()?;
-            scope.wait()
+            work.batch(|| {
+                work.timestamp(&mut stamps, 0)?;
+                work.copy(&data, &mut there)?;
+                for _ in 0..uses {
+                    work.launch(testgpu::IncrementF32 { data: &mut there })?;
+                }
+                work.copy(&there, &mut data)?;
+                work.timestamp(&mut stamps, 1)
+            })
         })?;
         self.times(start)
     }

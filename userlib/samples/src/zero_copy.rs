@@ -3,10 +3,10 @@
 
 use std::error::Error;
 
-use pinmap::{
-    testgpu, Accelerator, AllocOptions, DeviceSliceMut, ManageOptions, Queue, QueueScope, Reach,
-    Totals,
-};
+use pinmap::accelerator::{Accelerator, DeviceSliceMut, ManageOptions, Reach, Stream, Work};
+use pinmap::inspect::Totals;
+use pinmap::AllocOptions;
+use pinmap_testgpu as testgpu;
 
 use crate::pagemap::{entry, frame};
 
@@ -68,20 +68,20 @@ pub struct Increment {
 /// # Errors
 ///
 /// The errors of allocating, registering or managing memory, of submitting and of waiting.
-pub fn increment(gpu: &Accelerator, queue: &mut Queue, memory: Memory) -> Result<Increment> {
+pub fn increment(gpu: &Accelerator, stream: &Stream, memory: Memory) -> Result<Increment> {
     let before = gpu.device().own_totals()?;
     let numbers = (0..FLOATS).map(f32::from);
     match memory {
         Memory::Allocated => {
             let mut floats = gpu.alloc_from(&numbers.collect::<Vec<_>>())?;
             let page = frame(entry(floats.addr())?);
-            let used = queue.scope(|scope| add_one(scope, &mut floats.slice_mut()))?;
+            let used = stream.scope(|work| add_one(work, &mut floats.slice_mut()))?;
             finish(gpu, &before, page, &floats, used)
         }
         Memory::Registered => {
             let mut floats = gpu.register(numbers.collect::<Vec<_>>())?;
             let page = frame(entry(floats.as_ptr().addr())?);
-            let used = queue.scope(|scope| add_one(scope, &mut floats.slice_mut()))?;
+            let used = stream.scope(|work| add_one(work, &mut floats.slice_mut()))?;
             finish(gpu, &before, page, &floats, used)
         }
         Memory::Managed => {
@@ -89,9 +89,9 @@ pub fn increment(gpu: &Accelerator, queue: &mut Queue, memory: Memory) -> Result
             let _all = gpu.manage_all_with(ManageOptions::new().on_host())?;
             let mut floats: Vec<_> = numbers.collect();
             let page = frame(entry(floats.as_ptr().addr())?);
-            let used = queue.scope(|scope| {
-                let mut data = scope.slice_mut(&mut floats)?;
-                add_one(scope, &mut data)
+            let used = stream.scope(|work| {
+                let mut data = work.slice_mut(&mut floats)?;
+                add_one(work, &mut data)
             })?;
             finish(gpu, &before, page, &floats, used)
         }
@@ -100,11 +100,11 @@ pub fn increment(gpu: &Accelerator, queue: &mut Queue, memory: Memory) -> Result
 
 /// Submits the kernel, and returns where the device has the floats, and how it reaches them.
 fn add_one<'s, 'a: 's>(
-    scope: &QueueScope<'s, '_>,
+    work: &Work<'s>,
     data: &mut DeviceSliceMut<'a, f32>,
 ) -> pinmap::Result<(u64, Reach)> {
     let used = (data.device_addr(), data.reach());
-    scope.launch(testgpu::IncrementF32 { data })?;
+    work.launch(testgpu::IncrementF32 { data })?;
     Ok(used)
 }
 
@@ -147,7 +147,7 @@ pub struct Copied {
 /// # Errors
 ///
 /// The errors of allocating memory, submitting and waiting.
-pub fn copy(gpu: &Accelerator, queue: &mut Queue) -> Result<Copied> {
+pub fn copy(gpu: &Accelerator, stream: &Stream) -> Result<Copied> {
     let options = AllocOptions::new().write_combined(true);
     let mut source = gpu.alloc_with::<i32>(INTS, options)?;
     let mut target = gpu.alloc_with::<i32>(INTS, options)?;
@@ -155,8 +155,8 @@ pub fn copy(gpu: &Accelerator, queue: &mut Queue) -> Result<Copied> {
         *int = number;
     }
     // Submitting sends what the CPU still has in its write-combining buffers.
-    queue.scope(|scope| {
-        scope.launch(testgpu::CopyElements {
+    stream.scope(|work| {
+        work.launch(testgpu::CopyElements {
             from: source.slice(),
             to: &mut target.slice_mut(),
         })

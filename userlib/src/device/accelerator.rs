@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::device::info::Kind;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::queue::format::PacketFormat;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
-use crate::testgpu::packet;
+use crate::sys::{bindings as abi, ioctl};
 
 /// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)). Many contexts use it at
 /// once through [queues](Accelerator::queue), each with a device address space of its own.
@@ -20,9 +17,9 @@ use crate::testgpu::packet;
 /// Made by [`Device::accelerator`]. A clone is the same context.
 ///
 /// ```no_run
-/// use pinmap::{Accelerator, StreamOptions};
+/// use pinmap::accelerator::StreamOptions;
 /// # fn main() -> pinmap::Result<()> {
-/// let gpu = Accelerator::find()?;
+/// let gpu = pinmap_testgpu::find()?;
 /// println!("{}: {} bytes of its own memory", gpu.device(), gpu.info()?.vram_len);
 /// let stream = gpu.stream(StreamOptions::new())?;
 /// # Ok(()) }
@@ -46,7 +43,7 @@ pub(crate) struct Limits {
 /// Bandwidths and latencies are those of the model with which the test GPU delays its accesses.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// let info = gpu.info()?;
 /// println!("{} of {} bytes are free", info.vram_free, info.vram_len);
 /// println!("{} copy engines, {} kernels at once", info.copy_engines, info.compute_slots);
@@ -87,7 +84,7 @@ pub struct AcceleratorInfo {
 /// The speed with which a device reaches memory.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// match gpu.info()?.link.bandwidth {
 ///     Some(bytes) => println!("{bytes} bytes a second each way"),
 ///     None => println!("as fast as it goes"),
@@ -135,7 +132,7 @@ impl AcceleratorInfo {
 /// The translation of an address by a device's page table. Returned by [`Accelerator::walk`].
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator, numbers: &pinmap::Pinned<f32>) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, numbers: &pinmap::accelerator::Pinned<f32>) -> pinmap::Result<()> {
 /// // Where does the device find the first element?
 /// if let Some(walk) = gpu.walk(numbers.slice().device_addr())? {
 ///     println!("{:?}, by an entry of {} bytes", walk.target, walk.leaf_len);
@@ -165,8 +162,8 @@ pub struct Walk {
 /// The target of a device address.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator, addr: u64) -> pinmap::Result<()> {
-/// use pinmap::Target;
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, addr: u64) -> pinmap::Result<()> {
+/// use pinmap::inspect::Target;
 ///
 /// match gpu.walk(addr)?.map(|walk| walk.target) {
 ///     Some(Target::Host(addr)) => println!("host memory, for the IOMMU at {addr:#x}"),
@@ -208,7 +205,7 @@ impl Walk {
 /// by [`Accelerator::counters`].
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// let before = gpu.counters()?.copied();
 /// // ... work ...
 /// let copied = gpu.counters()?.copied().since(&before);
@@ -243,7 +240,7 @@ pub struct Counters {
 /// timestamps.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// for (number, engine) in gpu.counters()?.copy_engines.iter().enumerate() {
 ///     println!("copy engine {number}: {} packets in {:?}", engine.packets, engine.busy);
 /// }
@@ -320,7 +317,7 @@ impl Counters {
     /// Sum of the counters of all copy engines.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// println!("{} bytes were copied", gpu.counters()?.copied().bytes());
     /// # Ok(()) }
     /// ```
@@ -348,60 +345,49 @@ fn sum(engines: &[EngineCounters]) -> EngineCounters {
 }
 
 impl Device {
-    /// Returns the device as one with an MMU and queues of its own, if it is a test GPU.
+    /// Returns the device as an accelerator. `ids` are the PCI ids, vendor and device, of the
+    /// devices whose packets have this format.
     ///
     /// ```no_run
-    /// use pinmap::{Device, Kind};
-    /// # fn main() -> pinmap::Result<()> {
-    /// let device = Device::open("/dev/pinmap0")?;
-    /// if device.kind()? == Kind::Paged {
-    ///     let gpu = device.accelerator()?;
-    ///     println!("priorities: {:?}", gpu.priorities());
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `EOPNOTSUPP`: the device is a flat one, or is no test GPU, and so its packets are not known;
-    /// `ENODEV`: the device is gone.
-    pub fn accelerator(&self) -> Result<Accelerator> {
-        let gpu = Accelerator::new(self, &packet::Format)?;
-        let id = self.info()?.id;
-        if id != packet::ID {
-            let attempt = format!("use {self} as a test GPU");
-            let cause = format!("it is a device {:04x}:{:04x}", id.0, id.1);
-            let errno = Errno::EOPNOTSUPP;
-            let error = Error::refused(Operation::Accelerator, attempt, errno, cause);
-            return Err(error.with_hint("`accelerator_with` takes the packet format of a device"));
-        }
-        Ok(gpu)
-    }
-
-    /// Returns the device as [`accelerator`](Self::accelerator) does, with a packet format of the
-    /// program's.
-    ///
-    /// ```no_run
-    /// use pinmap::{testgpu::packet, Device};
+    /// use pinmap::Device;
+    /// use pinmap_testgpu::packet;
     /// # fn f(device: &Device) -> pinmap::Result<()> {
-    /// // SAFETY: The device is a test GPU, whose packets these are.
-    /// let gpu = unsafe { device.accelerator_with(&packet::Format)? };
+    /// // SAFETY: Test GPUs have these packets.
+    /// let gpu = unsafe { device.accelerator_with(&[packet::ID], &packet::Format)? };
+    /// println!("priorities: {:?}", gpu.priorities());
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// As for [`accelerator`](Self::accelerator).
+    /// `EOPNOTSUPP`: the device is a flat one, or has other ids; `ENODEV`: the device is gone.
     ///
     /// # Safety
     ///
-    /// The device must understand packets of that format, as [`PacketFormat`] says.
+    /// Devices with these ids must understand packets of that format, as [`PacketFormat`] says.
     #[allow(unsafe_code)]
     pub unsafe fn accelerator_with(
         &self,
+        ids: &[(u16, u16)],
         format: &'static dyn PacketFormat,
     ) -> Result<Accelerator> {
-        Accelerator::new(self, format)
+        let accelerator = Accelerator::new(self, format)?;
+        let id = self.info()?.id;
+        if !ids.contains(&id) {
+            let attempt = format!("use {self} as an accelerator");
+            let cause = format!(
+                "the packets are not those of a device {:04x}:{:04x}",
+                id.0, id.1
+            );
+            let errno = Errno::EOPNOTSUPP;
+            return Err(Error::refused(
+                Operation::Accelerator,
+                attempt,
+                errno,
+                cause,
+            ));
+        }
+        Ok(accelerator)
     }
 }
 
@@ -432,33 +418,42 @@ impl Accelerator {
         self.format
     }
 
-    /// Opens the first device with queues that this user may open.
+    /// Opens the first accelerator with one of these PCI ids, vendor and device, that works.
     ///
     /// ```no_run
-    /// use pinmap::{Accelerator, ErrorKind};
-    ///
-    /// match Accelerator::find() {
-    ///     Ok(gpu) => println!("{}", gpu.device()),
-    ///     Err(error) if error.kind() == ErrorKind::NotFound => println!("there is none"),
-    ///     Err(error) => println!("{error}"),
-    /// }
+    /// use pinmap::accelerator::{Accelerator, PacketFormat};
+    /// # fn f(format: &'static dyn PacketFormat) -> pinmap::Result<()> {
+    /// const IDS: [(u16, u16); 2] = [(0x1e00, 0x12ab), (0x1e00, 0x12ac)];
+    /// // SAFETY: The vendor's manual says that both models have these packets.
+    /// let found = unsafe { Accelerator::find_with(&IDS, format)? };
+    /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// `ENODEV`: there is none; otherwise the error of opening the first device that this user may
-    /// not open.
-    pub fn find() -> Result<Self> {
+    /// `ENODEV`: there is none; otherwise the error of the first one that did not work.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Device::accelerator_with`].
+    #[allow(unsafe_code)]
+    pub unsafe fn find_with(ids: &[(u16, u16)], format: &'static dyn PacketFormat) -> Result<Self> {
         let mut refused = None;
-        for node in Device::list()? {
-            match Device::open(&node.path) {
-                Ok(device) if device.kind()? == Kind::Paged => return device.accelerator(),
-                Ok(_) => {}
+        for node in Device::list()?
+            .into_iter()
+            .filter(|node| ids.contains(&node.id))
+        {
+            match Device::open(&node.path).and_then(|device| Self::new(&device, format)) {
+                Ok(accelerator) => return Ok(accelerator),
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
         Err(refused.unwrap_or_else(|| {
-            let attempt = "find a device with queues";
+            let ids: Vec<_> = ids
+                .iter()
+                .map(|id| format!("{:04x}:{:04x}", id.0, id.1))
+                .collect();
+            let attempt = format!("find an accelerator {}", ids.join(" or "));
             let cause = "the driver is bound to none";
             Error::refused(Operation::Find, attempt, Errno::ENODEV, cause)
                 .with_hint("`pinmap info` shows what there is")
@@ -473,7 +468,7 @@ impl Accelerator {
     /// Asks for the properties of the device, how much of its memory is free, and its clock.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let free = gpu.info()?.vram_free / size_of::<f32>() as u64;
     /// let chunk = gpu.alloc_vram::<f32>(free.min(1 << 20) as usize)?;
     /// # Ok(()) }
@@ -489,7 +484,7 @@ impl Accelerator {
     /// Reads the counters of the device, which are for all contexts together.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let counters = gpu.counters()?;
     /// println!("{} TLB hits, {} misses", counters.tlb_hits, counters.tlb_misses);
     /// # Ok(()) }
@@ -544,7 +539,7 @@ impl Accelerator {
                 max_priority: 3,
                 max_transfer: 1 << 26,
             },
-            format: &packet::Format,
+            format: &crate::testgpu::packet::Format,
         }
     }
 }
@@ -555,7 +550,8 @@ mod tests {
 
     #[test]
     fn a_device_without_queues_is_told() {
-        let error = Device::fake().accelerator().expect_err("no driver");
+        let error = Accelerator::new(&Device::fake(), &crate::testgpu::packet::Format)
+            .expect_err("no driver");
         assert_eq!(error.operation(), Operation::Accelerator);
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
         let flat = Error::new(Operation::Accelerator, "ask", Errno::EOPNOTSUPP).to_string();

@@ -54,7 +54,7 @@ pub enum DeviceEvent {
     /// A queue has stopped, and executes nothing any more. Waiting for its work tells the details
     /// ([`Error::fault`](crate::Error::fault)).
     Fault {
-        /// Id of the queue: see [`Queue::id`](crate::Queue::id).
+        /// Id of the queue: see [`Stream::id`](crate::accelerator::Stream::id).
         queue: u64,
         /// The access that was refused; `Read` if the queue stopped for another reason.
         access: FaultAccess,
@@ -66,9 +66,10 @@ pub enum DeviceEvent {
     /// CPU and device, or two devices, take memory of a managed range from each other again and
     /// again. So it stays on the host for a while, and the device reaches it there. The event comes
     /// once for each range. Where the device is preferred
-    /// ([`Advice::prefer`](crate::Advice::prefer)), only another device can cause it.
+    /// ([`Advice::prefer`](crate::accelerator::Advice::prefer)), only another device can cause it.
     Thrashing {
-        /// Handle of the range: see [`ManagedRange::handle`](crate::ManagedRange::handle).
+        /// Handle of the range: see
+        /// [`ManagedRange::handle`](crate::accelerator::ManagedRange::handle).
         range: u64,
         /// Address of the block of memory that thrashes.
         addr: usize,

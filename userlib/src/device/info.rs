@@ -65,8 +65,9 @@ pub struct Info {
     pub owner: bool,
     /// Whether the device is gone. The other fields are as they were before.
     pub gone: bool,
-    /// Whether memory can be managed ([`Accelerator::manage`](crate::Accelerator::manage)): the
-    /// device can fault, and the kernel lets drivers follow the memory of programs.
+    /// Whether memory can be managed
+    /// ([`Accelerator::manage`](crate::accelerator::Accelerator::manage)): the device can fault,
+    /// and the kernel lets drivers follow the memory of programs.
     pub managed: bool,
     /// The device addresses that the IOMMU translates.
     pub aperture: RangeInclusive<u64>,
@@ -176,7 +177,8 @@ impl serde::Serialize for PageSizes {
 /// How much memory a process may lock.
 ///
 /// ```
-/// use pinmap::{ErrorKind, Memlock};
+/// use pinmap::inspect::Memlock;
+/// use pinmap::ErrorKind;
 ///
 /// let memlock = Memlock { limit: Some(8 << 20), used: 3 << 20 };
 /// assert_eq!(memlock.available(), Some(5 << 20));

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
+use crate::sys::{bindings as abi, ioctl};
 
 /// How many pieces of memory there are of one kind, and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -108,7 +107,7 @@ impl Device {
     /// Asks for the totals of this context.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let faults = gpu.device().own_totals()?.faults;
     /// println!("{} faults for {} pages took {:?}", faults.served, faults.pages, faults.time);
     /// # Ok(()) }

@@ -51,7 +51,7 @@ pub enum Reason {
     Objects,
     /// The memory at the address was unmapped or replaced while it was being registered.
     Stale,
-    /// A [window](crate::Window) is in the way, which starts at the address.
+    /// A [window](crate::accelerator::Window) is in the way, which starts at the address.
     Window,
     /// A reason that this crate does not know, by the driver's number.
     Other(u32),

@@ -266,12 +266,17 @@ impl From<Error> for io::Error {
 /// An error together with the value that the failed operation had consumed.
 ///
 /// `?` converts it into an [`Error`] and drops the value.
-#[derive(Debug)]
 pub struct ErrorWith<T> {
     /// The error itself.
     pub error: Error,
     /// The value, unchanged.
     pub value: T,
+}
+
+impl<T> fmt::Debug for ErrorWith<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
 }
 
 impl<T> ErrorWith<T> {
@@ -292,10 +297,10 @@ impl<T> fmt::Display for ErrorWith<T> {
     }
 }
 
-impl<T: fmt::Debug> std::error::Error for ErrorWith<T> {
-    /// The error without the value.
+impl<T> std::error::Error for ErrorWith<T> {
+    /// The source of the error itself, whose text this has as well.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        self.error.source()
     }
 }
 

@@ -8,13 +8,13 @@ use super::Error;
 /// An error of registering several pieces of memory: none of them is registered, and all of them
 /// are here again.
 ///
-/// Returned by [`Accelerator::register_all`](crate::Accelerator::register_all) and
+/// Returned by [`Accelerator::register_all`](crate::accelerator::Accelerator::register_all) and
 /// [`Device::register_all`](crate::Device::register_all). `?` converts it into an [`Error`] and
 /// drops the memory. That of borrowed memory has the borrow in it; a function whose error is a
 /// `Box<dyn std::error::Error>` converts it first, by `.map_err(pinmap::Error::from)?`.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator, mut batch: Vec<Vec<f32>>) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, mut batch: Vec<Vec<f32>>) -> pinmap::Result<()> {
 /// let registered = loop {
 ///     match gpu.register_all(batch) {
 ///         Ok(registered) => break registered,
@@ -57,9 +57,9 @@ impl<M> fmt::Display for RegisterAllError<M> {
 }
 
 impl<M: fmt::Debug> std::error::Error for RegisterAllError<M> {
-    /// The error without the memory.
+    /// The source of the error itself, whose text this has as well.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        self.error.source()
     }
 }
 
@@ -130,8 +130,9 @@ mod tests {
         let start = "cannot register 200 bytes at 0x7000, index 1 of 2, with the device: ";
         assert!(text.starts_with(start), "{text}");
         assert_eq!((error.index, &error.memory[..]), (Some(1), &[1, 2][..]));
-        let source = std::error::Error::source(&error).expect("the error");
-        assert_eq!(source.to_string(), text);
+        // A chain of errors does not tell the sentence twice.
+        let source = std::error::Error::source(&error).expect("the errno");
+        assert!(source.to_string().contains("os error 28"), "{source}");
         assert_eq!(Error::from(error).errno(), Errno::ENOSPC as i32);
     }
 

@@ -10,7 +10,7 @@ use crate::sys::bindings as abi;
 ///
 /// ```no_run
 /// use pinmap::AllocOptions;
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// // The CPU only writes commands there, in order, and the device reads them.
 /// let options = AllocOptions::new().write_combined(true).node(0);
 /// let mut commands = gpu.alloc_with::<u64>(4096, options)?;

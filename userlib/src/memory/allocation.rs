@@ -20,15 +20,15 @@ use crate::memory::alloc_options::AllocOptions;
 use crate::memory::element::{check_layout, Element};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::{View, Vram};
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map};
 use crate::sys::trace::span;
+use crate::sys::{bindings as abi, ioctl};
 
 /// Where memory is, or is to be: an [`Allocation`], or managed memory.
 ///
 /// ```no_run
-/// use pinmap::{Allocation, Place};
+/// use pinmap::accelerator::Place;
+/// use pinmap::Allocation;
 /// # fn f(memory: &Allocation<u8>) -> pinmap::Result<()> {
 /// if memory.place() == Place::Vram {
 ///     println!("reading this by the CPU is slow");
@@ -52,8 +52,8 @@ pub enum Place {
 /// Made by [`Device::alloc`], [`Device::import`] and [`Accelerator::alloc_vram`]. On a paged device
 /// the device address equals the user address. The CPU copies elements in and out; there are no
 /// references to them, because a device may change them at any time. Host memory of an accelerator
-/// to which there are references is [`Pinned`](crate::Pinned). Dropping an allocation frees the
-/// memory, and the device cannot reach it any more. An allocation keeps the device open.
+/// to which there are references is [`Pinned`](crate::accelerator::Pinned). Dropping an allocation
+/// frees the memory, and the device cannot reach it any more. An allocation keeps the device open.
 ///
 /// ```no_run
 /// # fn f(device: &pinmap::Device, registers: &pinmap::Bar) -> pinmap::Result<()> {
@@ -140,7 +140,7 @@ impl Accelerator {
     /// user address.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator, stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// let host = gpu.alloc_from(&[1.0f32; 1024])?;
     /// let mut local = gpu.alloc_vram::<f32>(1024)?;
     /// stream.scope(|work| work.copy(&host, &mut local))?;
@@ -245,9 +245,10 @@ impl<T: Element> Allocation<T> {
     /// Borrows the elements as a slice that the device can read.
     ///
     /// ```no_run
-    /// use pinmap::{Allocation, Pinned};
+    /// use pinmap::accelerator::Pinned;
+    /// use pinmap::Allocation;
     /// # fn f(
-    /// #     stream: &pinmap::Stream, from: &Allocation<f32>, to: &mut Pinned<f32>,
+    /// #     stream: &pinmap::accelerator::Stream, from: &Allocation<f32>, to: &mut Pinned<f32>,
     /// # ) -> pinmap::Result<()> {
     /// // The first half.
     /// stream.scope(|work| work.copy(from.slice().part(..512)?, to.slice_mut().part(..512)?))?;
@@ -264,8 +265,9 @@ impl<T: Element> Allocation<T> {
     /// Borrows the elements exclusively as a slice that the device can write.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Allocation};
-    /// # fn f(stream: &pinmap::Stream, local: &mut Allocation<f32>) -> pinmap::Result<()> {
+    /// use pinmap::Allocation;
+    /// use pinmap_testgpu::IncrementF32;
+    /// # fn f(stream: &pinmap::accelerator::Stream, local: &mut Allocation<f32>) -> pinmap::Result<()> {
     /// stream.scope(|work| {
     ///     // Borrowed once, for both: the first piece of work has it until the end of the scope.
     ///     let mut local = local.slice_mut();
@@ -282,7 +284,8 @@ impl<T: Element> Allocation<T> {
     /// this program can read.
     ///
     /// ```no_run
-    /// use pinmap::{stream, Accelerator, AllocOptions, Stream};
+    /// use pinmap::accelerator::{Accelerator, Stream};
+    /// use pinmap::{accelerator, AllocOptions};
     /// # fn f(first: &Accelerator, second: &Accelerator, stream: &Stream) -> pinmap::Result<()> {
     /// let shared = first.device().alloc_with::<f32>(1024, AllocOptions::new().portable())?;
     /// let mut local = second.alloc_vram::<f32>(1024)?;

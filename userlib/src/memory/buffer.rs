@@ -2,11 +2,10 @@
 //! Buffers: memory in whole pages that only the CPU reaches, and that can be registered.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::fs::File;
-use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::{fmt, io};
 
 use memmap2::{Advice, MmapOptions};
 use nix::errno::Errno;
@@ -50,7 +49,8 @@ pub enum Pages {
 ///
 /// [`register`](Self::register) makes the memory reachable for a device and turns the buffer into a
 /// [`Registration`]; releasing that gives the buffer back with its content. For the queues of an
-/// accelerator, [`Accelerator::register`](crate::Accelerator::register) takes a buffer, too.
+/// accelerator, [`Accelerator::register`](crate::accelerator::Accelerator::register) takes a
+/// buffer, too.
 ///
 /// ```
 /// let mut samples = pinmap::Buffer::<i16>::new(1000)?;
@@ -117,7 +117,7 @@ impl<T: Element> Buffer<T> {
     /// Maps a part of a file, shared: `len` elements from byte `offset` on. A device can be allowed
     /// to write to a memfd or a file in tmpfs or hugetlbfs; other files it can only read. For a
     /// file that is open for reading only, use `memmap2::Mmap` with
-    /// [`Accelerator::register`](crate::Accelerator::register).
+    /// [`Accelerator::register`](crate::accelerator::Accelerator::register).
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl<T: Element> Buffer<T> {
     ///
     /// The first does not apply while the buffer belongs to a
     /// [`Registration`](crate::Registration), which hands out no references. It does apply while
-    /// the buffer is in a [`Registered`](crate::Registered), which is a slice, too.
+    /// the buffer is in a [`Registered`](crate::accelerator::Registered), which is a slice, too.
     pub unsafe fn from_file(file: &File, offset: u64, len: usize) -> Result<Self> {
         const { check_layout::<T>() }
         let bytes = len.saturating_mul(size_of::<T>());
@@ -303,7 +303,8 @@ impl<T: Element> AsMut<[T]> for Buffer<T> {
 }
 
 /// Copies the elements to pages of their own.
-/// [`Accelerator::register`](crate::Accelerator::register) registers a `Vec` where it is.
+/// [`Accelerator::register`](crate::accelerator::Accelerator::register) registers a `Vec` where it
+/// is.
 ///
 /// # Panics
 ///

@@ -26,12 +26,13 @@ use std::mem::MaybeUninit;
 )]
 pub unsafe trait Element: Copy + Send + Sync + 'static {}
 
-/// A number that a device can be told as a value, for instance to [fill](crate::QueueScope::fill)
-/// memory with it: an integer of 8 to 64 bits, `f32` or `f64`, and with the feature `half` also
-/// `f16` and `bf16`.
+/// A number that a device can be told as a value, for instance to
+/// [fill](crate::accelerator::Work::fill) memory with it: an integer of 8 to 64 bits, `f32` or
+/// `f64`, and with the feature `half` also `f16` and `bf16`.
 ///
 /// ```no_run
-/// use pinmap::{Number, Pinned, Result, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap::{Number, Result};
 ///
 /// fn clear<T: Number + Default>(stream: &Stream, numbers: &mut Pinned<T>) -> Result<()> {
 ///     stream.scope(|work| work.fill(numbers, T::default()))

@@ -41,13 +41,13 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 ///
 /// ```no_run
 /// use std::io::Read;
-/// # fn f(gpu: &pinmap::Accelerator, stream: &pinmap::Stream) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
 /// let mut bytes = gpu.alloc::<u8>(1 << 20)?;
 /// let mut file = std::fs::File::open("/etc/hostname").expect("a file");
 /// let len = file.read(&mut bytes).expect("its text"); // into pinned memory, without a copy
 /// let mut counts = gpu.alloc::<u32>(256)?;
 /// stream.scope(|work| {
-///     work.launch(pinmap::testgpu::HistogramU8 {
+///     work.launch(pinmap_testgpu::HistogramU8 {
 ///         data: bytes.slice().part(..len)?,
 ///         counts: &mut counts.slice_mut(),
 ///     })
@@ -61,7 +61,8 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// The CPU cannot read it while the device writes to it:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Pinned<f32>) -> Result<()> {
 /// stream.scope(|work| {
 ///     work.fill(&mut numbers, 1.0)?;
@@ -73,7 +74,8 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// A reference of the CPU cannot be kept while the device writes:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Pinned<f32>) -> Result<()> {
 /// let first = &numbers[0];
 /// stream.scope(|work| work.fill(&mut numbers, 1.0))?;
@@ -84,7 +86,8 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// Nor can the CPU write it while the device reads it:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut a: Pinned<f32>, b: &mut Pinned<f32>) -> Result<()> {
 /// stream.scope(|work| {
 ///     work.copy(&a, b)?;
@@ -96,7 +99,8 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// It must outlive the work:
 ///
 /// ```compile_fail,E0597
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
 /// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
 /// stream.scope(|work| {
 ///     let mut numbers = gpu.alloc::<f32>(1024)?;
@@ -116,7 +120,7 @@ impl Accelerator {
     ///
     /// ```no_run
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = pinmap::Accelerator::find()?;
+    /// let gpu = pinmap_testgpu::find()?;
     /// let mut numbers = gpu.alloc::<f32>(1024)?;
     /// numbers[0] = 1.0;
     /// numbers[1..].fill(2.0);
@@ -155,7 +159,7 @@ impl Accelerator {
     /// Allocates pinned host memory as [`alloc`](Self::alloc) does, with a copy of these elements.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let numbers = gpu.alloc_from(&[1.0f32, 2.0, 3.0])?;
     /// assert_eq!(numbers[2], 3.0);
     /// # Ok(()) }

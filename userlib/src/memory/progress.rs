@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::{ErrorWith, Result};
 use crate::memory::buffer::Buffer;
 use crate::memory::options::RegisterOptions;
-use crate::memory::query::State;
+use crate::memory::query::{RegistrationInfo, State};
 use crate::memory::registration::Registration;
 
 /// The progress of a registration.
@@ -17,7 +17,7 @@ use crate::memory::registration::Registration;
 /// ```no_run
 /// # fn f(device: &pinmap::Device, addr: usize) -> pinmap::Result<()> {
 /// // Another thread is registering the memory at `addr`.
-/// while let Some(pinmap::Progress { pinned, total, .. }) = device.progress(addr)? {
+/// while let Some(pinmap::inspect::Progress { pinned, total, .. }) = device.progress(addr)? {
 ///     println!("{} %", 100 * pinned / total);
 /// }
 /// # Ok(()) }
@@ -48,7 +48,7 @@ impl Device {
     ///
     /// `ENODEV`: the device is gone.
     pub fn progress(&self, addr: usize) -> Result<Option<Progress>> {
-        let building = |info: &crate::RegistrationInfo| info.state == State::Building;
+        let building = |info: &RegistrationInfo| info.state == State::Building;
         Ok(self.query(addr)?.filter(building).map(|info| Progress {
             pinned: info.pinned,
             total: info.len as u64,

@@ -8,14 +8,13 @@ use nix::errno::Errno;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::options::Access;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
+use crate::sys::{bindings as abi, ioctl};
 
 /// The state of a registration.
 ///
 /// ```no_run
 /// # fn f(memory: &pinmap::RawRegistration) -> pinmap::Result<()> {
-/// if memory.state()? == pinmap::State::Stale {
+/// if memory.state()? == pinmap::inspect::State::Stale {
 ///     println!("somebody has unmapped it");
 /// }
 /// # Ok(()) }

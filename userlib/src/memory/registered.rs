@@ -23,7 +23,7 @@ use crate::memory::view::View;
 /// Memory that [`Accelerator::register`] takes: something that owns or borrows a slice of elements.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator, part: &mut [f32]) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, part: &mut [f32]) -> pinmap::Result<()> {
 /// let owned = gpu.register(vec![0u8; 4096])?; // gives the `Vec` back in the end
 /// let borrowed = gpu.register(part)?;
 /// # Ok(()) }
@@ -120,11 +120,11 @@ memory! {
 /// the device, and then drops the memory.
 ///
 /// The memory stays where it is, also when the value moves. It may begin and end anywhere, so that
-/// `O_DIRECT` takes it only if it happens to begin with a page: [`Pinned`](crate::Pinned) and
-/// [`Buffer`] do.
+/// `O_DIRECT` takes it only if it happens to begin with a page:
+/// [`Pinned`](crate::accelerator::Pinned) and [`Buffer`] do.
 ///
 /// ```no_run
-/// use pinmap::{stream, Accelerator, Stream};
+/// use pinmap::accelerator::{Accelerator, Stream};
 /// # fn f(gpu: &Accelerator, stream: &Stream) -> pinmap::Result<()> {
 /// let numbers: Vec<f32> = (0..1 << 20).map(|i| i as f32).collect();
 /// let mut numbers = gpu.register(numbers)?;
@@ -133,7 +133,7 @@ memory! {
 ///     stream.scope(|work| {
 ///         let mut local = local.slice_mut();
 ///         work.copy(&numbers, &mut local)?;
-///         work.launch(pinmap::testgpu::IncrementF32 { data: &mut local })
+///         work.launch(pinmap_testgpu::IncrementF32 { data: &mut local })
 ///     })?;
 /// }
 /// stream.scope(|work| work.copy(&local, &mut numbers))?;
@@ -158,7 +158,7 @@ impl Accelerator {
     /// shared slices and files that are mapped for reading can only be read.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let file = std::fs::File::open("weights.bin").expect("a file");
     /// // SAFETY: Nobody changes the file meanwhile.
     /// let weights = unsafe { memmap2::Mmap::map(&file) }.expect("a mapping");
@@ -194,7 +194,7 @@ impl Accelerator {
     /// with others ([`Registered::release_all`]).
     ///
     /// ```no_run
-    /// use pinmap::{Accelerator, Registered};
+    /// use pinmap::accelerator::{Accelerator, Registered};
     /// # fn f(gpu: &Accelerator, layers: Vec<Vec<f32>>) -> pinmap::Result<()> {
     /// let mut layers = gpu.register_all(layers)?;
     /// layers[2][0] = 1.0; // a slice, as each `Registered` is
@@ -260,7 +260,7 @@ impl<M: Memory> Registered<M> {
     /// Takes the memory from the device, and gives it back.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator, numbers: Vec<f32>) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, numbers: Vec<f32>) -> pinmap::Result<()> {
     /// let registered = gpu.register(numbers).map_err(|failed| failed.error)?;
     /// let numbers: Vec<f32> = registered.release()?; // an error has the `Vec`, too
     /// # Ok(()) }
@@ -290,8 +290,8 @@ impl<M: Memory> Registered<M> {
     /// stays registered for that.
     ///
     /// ```no_run
-    /// use pinmap::Registered;
-    /// # fn f(gpu: &pinmap::Accelerator, frames: Vec<Vec<u8>>) -> pinmap::Result<()> {
+    /// use pinmap::accelerator::Registered;
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, frames: Vec<Vec<u8>>) -> pinmap::Result<()> {
     /// let frames = gpu.register_all(frames)?;
     /// let (first, rest) = frames.split_at(1);
     /// println!("{} bytes, and {} more frames", first[0].len(), rest.len());
@@ -302,7 +302,8 @@ impl<M: Memory> Registered<M> {
     /// Memory on which a device works cannot be released:
     ///
     /// ```compile_fail,E0505
-    /// # use pinmap::*;
+    /// # use pinmap::{accelerator::*, *};
+    /// # use pinmap_testgpu as testgpu;
     /// # fn f(stream: &Stream, mut numbers: Vec<Registered<Vec<f32>>>) -> Result<()> {
     /// stream.scope(|work| {
     ///     work.fill(&mut numbers[0], 1.0)?;
@@ -399,18 +400,6 @@ impl<'a, M: MemoryMut> IntoIterator for &'a mut Registered<M> {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter_mut()
-    }
-}
-
-impl<'a, M: Memory> From<&'a Registered<M>> for DeviceSlice<'a, M::Element> {
-    fn from(memory: &'a Registered<M>) -> Self {
-        memory.slice()
-    }
-}
-
-impl<'a, M: MemoryMut> From<&'a mut Registered<M>> for DeviceSliceMut<'a, M::Element> {
-    fn from(memory: &'a mut Registered<M>) -> Self {
-        memory.slice_mut()
     }
 }
 

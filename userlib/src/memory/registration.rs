@@ -7,8 +7,7 @@ use std::sync::atomic::AtomicU64;
 use nix::errno::Errno;
 
 use crate::device::Device;
-use crate::error::bounds;
-use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::error::{bounds, Error, ErrorWith, Operation, Result};
 use crate::memory::buffer::Buffer;
 use crate::memory::element::Element;
 use crate::memory::mapping::Mapping;
@@ -220,16 +219,18 @@ impl<T> Registration<T> {
     }
 
     /// Borrows the memory as a slice of elements that a device with queues can read: an operand of
-    /// [`QueueScope`](crate::QueueScope).
+    /// [`Work`](crate::accelerator::Work).
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::SumF32, Queue, Registration};
+    /// use pinmap::accelerator::Stream;
+    /// use pinmap::Registration;
+    /// use pinmap_testgpu::SumF32;
     /// # fn f(
-    /// #     queue: &mut Queue, numbers: &Registration, sum: &mut Registration,
+    /// #     stream: &Stream, numbers: &Registration, sum: &mut Registration,
     /// # ) -> pinmap::Result<()> {
-    /// queue.scope(|scope| {
+    /// stream.scope(|work| {
     ///     let (data, mut sum) = (numbers.slice::<f32>()?, sum.slice_mut::<f32>()?.part(..1)?);
-    ///     scope.launch(SumF32 { data, sum: &mut sum })
+    ///     work.launch(SumF32 { data, sum: &mut sum })
     /// })
     /// # }
     /// ```
@@ -247,11 +248,13 @@ impl<T> Registration<T> {
     /// Borrows the memory exclusively as a slice of elements that a device with queues can write.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Queue, Registration};
-    /// # fn f(queue: &mut Queue, numbers: &mut Registration) -> pinmap::Result<()> {
-    /// queue.scope(|scope| {
+    /// use pinmap::accelerator::Stream;
+    /// use pinmap::Registration;
+    /// use pinmap_testgpu::IncrementF32;
+    /// # fn f(stream: &Stream, numbers: &mut Registration) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
     ///     let mut data = numbers.slice_mut::<f32>()?;
-    ///     scope.launch(IncrementF32 { data: &mut data })
+    ///     work.launch(IncrementF32 { data: &mut data })
     /// })
     /// # }
     /// ```

@@ -21,11 +21,12 @@ use crate::memory::view::View;
 
 /// A borrowed slice of elements in memory that a device can reach, for the device to read.
 ///
-/// Made by the method `slice` of [`Pinned`](crate::Pinned), [`Registered`](crate::Registered),
-/// [`Managed`](crate::Managed), [`Allocation`](crate::Allocation) and
-/// [`Registration`](crate::Registration), and of an ordinary slice by
-/// [`QueueScope::slice`](crate::QueueScope::slice) and [`Work::slice`](crate::stream::Work::slice).
-/// While the slice exists, the memory can be neither released nor written through its owner.
+/// Made by the method `slice` of [`Pinned`](crate::accelerator::Pinned),
+/// [`Registered`](crate::accelerator::Registered), [`Managed`](crate::accelerator::Managed),
+/// [`Allocation`](crate::Allocation) and [`Registration`](crate::Registration), and of an ordinary
+/// slice by [`Work::slice`](crate::accelerator::Work::slice) and
+/// [`Work::slice`](crate::accelerator::Work::slice). While the slice exists, the memory can be
+/// neither released nor written through its owner.
 ///
 /// A device slice does not dereference to `&[T]`, because the device might change the elements. The
 /// CPU copies them.
@@ -55,20 +56,22 @@ pub struct DeviceSlice<'a, T> {
 /// write.
 ///
 /// Made by the method `slice_mut` of the types that [`DeviceSlice`] names, and of an ordinary slice
-/// by [`QueueScope::slice_mut`](crate::QueueScope::slice_mut) and
-/// [`Work::slice_mut`](crate::stream::Work::slice_mut). Submitting work borrows the slice only for
-/// the time of the call, so that several pieces of work can use the same memory, in the order of
-/// the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has ended.
+/// by [`Work::slice_mut`](crate::accelerator::Work::slice_mut) and
+/// [`Work::slice_mut`](crate::accelerator::Work::slice_mut). Submitting work borrows the slice only
+/// for the time of the call, so that several pieces of work can use the same memory, in the order
+/// of the queue. The memory itself stays borrowed until the
+/// [scope](crate::accelerator::Stream::scope) has ended.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::IncrementF32, Queue};
-/// # fn f(queue: &mut Queue, numbers: &mut [f32]) -> pinmap::Result<()> {
-/// queue.scope(|scope| {
-///     let mut data = scope.slice_mut(numbers)?;
-///     scope.launch(IncrementF32 { data: &mut data })?;
-///     scope.wait()?;
+/// use pinmap::accelerator::Stream;
+/// use pinmap_testgpu::IncrementF32;
+/// # fn f(stream: &Stream, numbers: &mut [f32]) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     let mut data = work.slice_mut(numbers)?;
+///     work.launch(IncrementF32 { data: &mut data })?;
+///     work.stream().synchronize()?;
 ///     data.set(0, 0.0)?; // by the CPU
-///     scope.launch(IncrementF32 { data: &mut data })
+///     work.launch(IncrementF32 { data: &mut data })
 /// })
 /// # }
 /// ```
@@ -118,10 +121,10 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// How the device reaches the memory, and what that cost.
     ///
     /// ```no_run
-    /// use pinmap::{Queue, Reach};
-    /// # fn f(queue: &mut Queue, numbers: &[f32]) -> pinmap::Result<()> {
-    /// queue.scope(|scope| {
-    ///     match scope.slice(numbers)?.reach() {
+    /// use pinmap::accelerator::{Reach, Stream};
+    /// # fn f(stream: &Stream, numbers: &[f32]) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     match work.slice(numbers)?.reach() {
     ///         Reach::Managed => println!("the device faults it in"),
     ///         Reach::Registered { bytes, time } => println!("{bytes} bytes pinned in {time:?}"),
     ///         _ => println!("the device had it before"),
@@ -137,7 +140,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Returns a part of the slice, by a range of elements.
     ///
     /// ```no_run
-    /// # fn f(numbers: &pinmap::Pinned<f32>) -> pinmap::Result<()> {
+    /// # fn f(numbers: &pinmap::accelerator::Pinned<f32>) -> pinmap::Result<()> {
     /// let all = numbers.slice();
     /// let (first, rest) = (all.part(..16)?, all.part(16..)?);
     /// assert_eq!(first.len() + rest.len(), all.len());
@@ -305,7 +308,9 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// So one piece of work can use a part, and the next one all of it.
     ///
     /// ```no_run
-    /// # use pinmap::{stream, testgpu, Allocation, Result, Stream};
+    /// # use pinmap::accelerator::Stream;
+    /// # use pinmap::{Allocation, Result};
+    /// # use pinmap_testgpu as testgpu;
     /// # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
     /// stream.scope(|work| {
     ///     let mut all = numbers.slice_mut();
@@ -325,9 +330,10 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// Splits the slice into the elements before an index and those from there on.
     ///
     /// ```no_run
-    /// use pinmap::{stream, testgpu::IncrementF32, Pinned, Stream};
+    /// use pinmap::accelerator::{self, Pinned, Stream};
+    /// use pinmap_testgpu::IncrementF32;
     /// # fn f(first: &Stream, second: &Stream, numbers: &mut Pinned<f32>) -> pinmap::Result<()> {
-    /// stream::scope(|scope| {
+    /// accelerator::scope(|scope| {
     ///     // Each half by a stream of its own.
     ///     let (mut low, mut high) = numbers.slice_mut().split_at(512)?;
     ///     scope.on(first).launch(IncrementF32 { data: &mut low })?;
@@ -420,25 +426,6 @@ impl<'a, T: Element> From<&mut DeviceSliceMut<'a, T>> for DeviceSliceMut<'a, T> 
         slice.reborrow()
     }
 }
-
-/// Makes owners of memory operands of copies and fills, which take anything that converts into a
-/// device slice.
-macro_rules! operands {
-    ($($owner:ident)*) => { $(
-        impl<'a, T: Element> From<&'a crate::$owner<T>> for DeviceSlice<'a, T> {
-            fn from(memory: &'a crate::$owner<T>) -> Self {
-                memory.slice()
-            }
-        }
-
-        impl<'a, T: Element> From<&'a mut crate::$owner<T>> for DeviceSliceMut<'a, T> {
-            fn from(memory: &'a mut crate::$owner<T>) -> Self {
-                memory.slice_mut()
-            }
-        }
-    )* };
-}
-operands!(Allocation Pinned Managed);
 
 impl<T> fmt::Debug for DeviceSlice<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,15 +9,14 @@ use nix::errno::Errno;
 use crate::device::accelerator::Accelerator;
 use crate::error::{Error, Operation, Result};
 use crate::memory::lent::Lending;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map, Register};
+use crate::sys::{bindings as abi, ioctl};
 use crate::trace::recorder::Recorder;
 
 use super::doorbell::Doorbell;
 use super::format::Packet;
 use super::handle::Handle;
-use super::options::QueueOptions;
+use super::options::StreamOptions;
 use super::ring::{Path, Ring};
 use super::Queue;
 
@@ -25,30 +24,12 @@ use super::Queue;
 const PACKETS: std::ops::RangeInclusive<u32> = 64..=65536;
 
 impl Accelerator {
-    /// Makes a queue. There can be many more queues than the device holds at once: they take turns.
-    ///
-    /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Accelerator, QueueOptions};
-    /// # fn f(gpu: &Accelerator) -> pinmap::Result<()> {
-    /// let mut queue = gpu.queue(QueueOptions::new())?;
-    /// let mut numbers = vec![0.0f32; 1024];
-    /// queue.scope(|scope| {
-    ///     let mut data = scope.slice_mut(&mut numbers)?;
-    ///     scope.launch(IncrementF32 { data: &mut data })
-    /// })?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the number of packets is no power of two from 64 to 65,536; `ENOSPC`: the device
-    /// has no queue left; `ENOMEM`: out of memory, or over `RLIMIT_MEMLOCK`; `EPERM`: another
-    /// process opened the device; `ENODEV`: the device is gone.
-    pub fn queue(&self, options: QueueOptions) -> Result<Queue> {
+    /// Makes a queue for a stream: see [`Accelerator::stream`] for the errors.
+    pub(crate) fn queue(&self, options: StreamOptions) -> Result<Queue> {
         let device = self.device();
         let attempt = || format!("make a queue of {device}");
         let fail = |errno| Error::new(Operation::Queue, attempt(), errno);
-        let QueueOptions {
+        let StreamOptions {
             engines,
             priority,
             packets,

@@ -6,31 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::error::{in_time, Result};
+use crate::error::Result;
 
 use super::handle::{Handle, Stopped};
 
 /// A point in the work of a queue. A fence is reached when everything that was submitted before it
-/// is done.
-///
-/// Made by [`QueueScope::fence`](crate::QueueScope::fence). A fence keeps the queue's place in the
-/// device, which is given up when the queue and all of its fences are dropped.
-///
-/// ```no_run
-/// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};
-/// # fn f<'s, 'a: 's>(
-/// #     scope: &QueueScope<'s, '_>, data: &mut DeviceSliceMut<'a, f32>,
-/// # ) -> pinmap::Result<()> {
-/// scope.launch(IncrementF32 { data })?;
-/// let fence = scope.fence()?;
-/// while !fence.is_done() {
-///     // ... something else ...
-/// }
-/// println!("{}", data.get(0)?);
-/// # Ok(()) }
-/// ```
+/// is done. It keeps the queue's place in the device, which is given up when the queue and all of
+/// its fences are dropped.
 #[derive(Clone)]
-pub struct Fence {
+pub(crate) struct Fence {
     handle: Arc<Handle>,
     /// How many packets are executed when it is reached.
     value: u64,
@@ -43,43 +27,8 @@ impl Fence {
 
     /// Whether the fence is reached, without a system call. If it is, later reads see what the work
     /// before it wrote.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.handle.executed() >= self.value
-    }
-
-    /// Waits until the fence is reached, for as long as that takes. Reads memory for about ten
-    /// microseconds, and then sleeps until the driver wakes it, as all waits of this crate do.
-    ///
-    /// # Errors
-    ///
-    /// `EIO`: the queue has stopped before, and [`Error::fault`](crate::Error::fault) says why;
-    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function, and the fence is not
-    /// reached.
-    pub fn wait(&self) -> Result<()> {
-        self.wait_for(None).map(drop)
-    }
-
-    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    /// use pinmap::ErrorKind;
-    /// # fn f(fence: &pinmap::Fence) -> pinmap::Result<()> {
-    /// match fence.wait_timeout(Duration::from_millis(10)) {
-    ///     Err(error) if error.kind() == ErrorKind::TimedOut => println!("not yet"),
-    ///     other => other?,
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
-        in_time(self.wait_for(Some(timeout))?, || {
-            self.handle.attempt("wait for")
-        })
     }
 
     /// Waits until the fence is reached. Returns false if the time was up first.
@@ -87,8 +36,8 @@ impl Fence {
         self.handle.wait(self.value, timeout)
     }
 
-    /// Id of the queue: see [`Queue::id`](crate::Queue::id).
-    pub fn queue(&self) -> u64 {
+    /// Id of the queue.
+    pub(crate) fn queue(&self) -> u64 {
         self.handle.id()
     }
 

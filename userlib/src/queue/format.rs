@@ -20,10 +20,10 @@ use super::operand::Operands;
 /// Scopes and streams make packets from typed operands, which they check. A program can also make a
 /// *raw* packet itself. Submitting it is unsafe, because the device then writes wherever the packet
 /// says, as far as the context lets it: see
-/// [`QueueScope::submit_packets`](crate::QueueScope::submit_packets).
+/// [`Work::submit_packets`](crate::accelerator::Work::submit_packets).
 ///
 /// ```
-/// use pinmap::Packet;
+/// use pinmap::accelerator::Packet;
 ///
 /// // Operation 0x42 of a device of the program's own, with an address and a count.
 /// let packet = Packet::from_words([0x42, 0x7f00_0000_1000, 16, 0, 0, 0, 0, 0]);
@@ -69,13 +69,13 @@ pub enum Direction {
     Inside,
 }
 
-/// The packets that every queue of an accelerator needs. Device addresses are those of the context;
-/// all of them lie in memory that the context has mapped or managed.
+/// The packets that every stream of an accelerator needs. Device addresses are those of the
+/// context; all of them lie in memory that the context has mapped or managed.
 ///
 /// Given to [`Device::accelerator_with`](crate::Device::accelerator_with).
 ///
 /// ```
-/// use pinmap::{Direction, Packet, PacketFormat};
+/// use pinmap::accelerator::{Direction, Packet, PacketFormat};
 ///
 /// /// The packets of a made-up device: a word with the operation, and its arguments.
 /// #[derive(Debug)]
@@ -136,7 +136,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Copies `bytes` from one device address to another. The ranges do not overlap, and `bytes` is
-    /// at most [`AcceleratorInfo::max_transfer`](crate::AcceleratorInfo::max_transfer).
+    /// at most
+    /// [`AcceleratorInfo::max_transfer`](crate::accelerator::AcceleratorInfo::max_transfer).
     fn copy(&self, direction: Direction, from: u64, to: u64, bytes: u64) -> Packet;
 
     /// Fills `bytes` from a device address on with elements of `1 << log2` bytes, 1 to 8, which are
@@ -158,8 +159,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     /// If those are not known, the second number is 0. Engines are numbered from 0, copy engines
     /// first.
     ///
-    /// [Traces](crate::trace) use it. For a device that cannot do that it is `None`, as it is by
-    /// default, and traces tell less.
+    /// [Traces](crate::inspect::trace) use it. For a device that cannot do that it is `None`, as it
+    /// is by default, and traces tell less.
     fn stamp(&self, addr: u64) -> Option<Packet> {
         let _ = addr;
         None
@@ -175,8 +176,9 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 /// program implements this trait:
 ///
 /// ```
-/// use pinmap::{DeviceSliceMut, Kernel, Operands, Packet, Result};
-/// # use pinmap::testgpu::packet::Format as VendorFormat;
+/// use pinmap::accelerator::{DeviceSliceMut, Kernel, Operands, Packet};
+/// use pinmap::Result;
+/// # use pinmap_testgpu::packet::Format as VendorFormat;
 ///
 /// /// Negates numbers in place: operation 0x42 of the device, with address and count.
 /// struct Negate<'r, 'a> {
@@ -194,9 +196,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 ///     }
 /// }
 ///
-/// fn negate(stream: &pinmap::Stream, numbers: &mut pinmap::Allocation<i32>) -> Result<()> {
-///     stream.scope(|work| work.launch(Negate { data: &mut numbers.slice_mut() }))
-/// }
+/// fn negate(stream: &pinmap::accelerator::Stream, numbers: &mut pinmap::Allocation<i32>) ->
+/// Result<()> { stream.scope(|work| work.launch(Negate { data: &mut numbers.slice_mut() })) }
 /// ```
 ///
 /// # Safety

@@ -2,8 +2,8 @@
 //! Queues: work that a paged device executes in order.
 //!
 //! Submitting takes no system call. A queue writes packets into a [`ring`] in memory that the
-//! device reads, and rings a [`doorbell`]; the device counts executed packets in a [`fence`]. Work
-//! borrows its memory through a [`scope`], whose end waits.
+//! device reads, and rings a [`doorbell`]; the device counts executed packets in a [`fence`]. A
+//! [`Stream`](crate::accelerator::Stream) has a queue, and sees to the memory of the work.
 
 mod create;
 pub(crate) mod doorbell;
@@ -14,16 +14,14 @@ pub(crate) mod operand;
 pub(crate) mod options;
 pub(crate) mod point;
 pub(crate) mod ring;
-pub(crate) mod scope;
 pub(crate) mod transfer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::errno::Errno;
 
 use crate::device::accelerator::{Accelerator, Limits};
-use crate::error::{in_time, Error, Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::sys::trace::span;
 use crate::trace::recorder::Traced;
 
@@ -34,30 +32,12 @@ use options::Engines;
 use point::Point;
 use ring::Ring;
 
-/// A queue of a paged device, which executes work in the order in which it is submitted. Between
-/// queues there is no order, except by [fences](crate::Fence).
-///
-/// Made by [`Accelerator::queue`](crate::Accelerator::queue). Work is submitted in a
-/// [`scope`](Self::scope), by stores to mapped memory, without a system call.
+/// A queue of a paged device, which executes work in the order in which it is submitted.
 ///
 /// A dropped queue is destroyed once all of its fences are dropped, too. A process forked from the
-/// one that made the queue cannot use it, and must not drop it: that would destroy the queue of the
-/// parent.
-///
-/// Once the device is gone, submitted work goes nowhere, and waiting for it fails with `ENODEV`.
-///
-/// ```no_run
-/// use pinmap::{testgpu::IncrementF32, Accelerator, QueueOptions};
-/// # fn main() -> pinmap::Result<()> {
-/// let gpu = Accelerator::find()?;
-/// let mut queue = gpu.queue(QueueOptions::new())?;
-/// let mut numbers = gpu.alloc::<f32>(1024)?;
-/// queue.scope(|scope| scope.launch(IncrementF32 { data: &mut numbers.slice_mut() }))?;
-/// assert_eq!(numbers[0], 1.0);
-/// # Ok(()) }
-/// ```
+/// one that made the queue must not drop it: that would destroy the queue of the parent.
 #[derive(Debug)]
-pub struct Queue {
+pub(crate) struct Queue {
     limits: Limits,
     format: &'static dyn PacketFormat,
     engines: Engines,
@@ -100,14 +80,9 @@ impl Queue {
         }
     }
 
-    /// The id of the queue, unique in its context. Events and faults name the queue by it.
-    pub fn id(&self) -> u64 {
+    /// The id of the queue, unique in its context.
+    pub(crate) fn id(&self) -> u64 {
         self.handle.id()
-    }
-
-    /// The engines that the queue uses.
-    pub fn engines(&self) -> Engines {
-        self.engines
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -424,53 +399,12 @@ impl Queue {
     pub(crate) fn forget_reached(&mut self) {
         self.dependencies.retain(|fence| !fence.is_done());
     }
-
-    /// Waits for everything that was submitted. Returns false if the time was up first.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
-        let fence = self.fence()?;
-        let done = match timeout {
-            None => point::wait(&fence, &self.dependencies, None)?,
-            Some(_) => fence.wait_for(timeout)?,
-        };
-        if done {
-            self.executed = fence.value();
-            self.dependencies.clear();
-        }
-        Ok(done)
-    }
-
-    /// Ends a scope: when this returns, the device does nothing more of what was submitted. If that
-    /// cannot be waited for, or takes longer than `patience`, the queue is destroyed.
-    pub(crate) fn finish(&mut self, patience: Option<Duration>) -> Result<()> {
-        self.held = 0;
-        let raw_packets = std::mem::take(&mut self.raw_packets);
-        if !raw_packets && self.ring.written() == self.ring.idle_after(self.executed) {
-            return Ok(());
-        }
-        let waited = self
-            .wait(patience)
-            .and_then(|done| in_time(done, || self.handle.attempt("wait for")));
-        let waited = waited.and_then(|()| match raw_packets {
-            // The fence proves nothing, so the driver asks the device.
-            true => self.handle.confirm(self.ring.written()),
-            false => Ok(()),
-        });
-        match waited {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let destroyed = self.handle.destroy();
-                self.dependencies.clear();
-                destroyed?;
-                Err(error)
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::queue::options::QueueOptions;
+    use crate::queue::options::StreamOptions;
     use crate::queue::ring::tests::ring;
     use crate::testgpu::packet;
 
@@ -513,13 +447,13 @@ pub(crate) mod tests {
     #[test]
     fn rings_have_a_length_that_makes_sense() {
         for packets in [0, 1, 63, 65, 96, 131_072, u32::MAX] {
-            let options = QueueOptions::new().packets(packets);
+            let options = StreamOptions::new().packets(packets);
             let error = Accelerator::fake().queue(options).expect_err("refused");
             assert_eq!(error.errno(), Errno::EINVAL as i32);
             assert!(error.to_string().contains(&packets.to_string()), "{error}");
         }
         let error = Accelerator::fake()
-            .queue(QueueOptions::new())
+            .queue(StreamOptions::new())
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
     }

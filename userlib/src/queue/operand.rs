@@ -14,11 +14,12 @@ const MOST: usize = 7;
 /// The operands of one packet, which are checked as they are added: they must belong to the context
 /// of the queue, must not be too long, and what is written must not overlap with another operand.
 ///
-/// Passed to [`Kernel::encode`](crate::Kernel::encode). There are at most 7.
+/// Passed to [`Kernel::encode`](crate::accelerator::Kernel::encode). There are at most 7.
 ///
 /// ```
-/// use pinmap::{DeviceSlice, DeviceSliceMut, Kernel, Operands, Packet, Result};
-/// # use pinmap::testgpu::packet::Format as VendorFormat;
+/// use pinmap::accelerator::{DeviceSlice, DeviceSliceMut, Kernel, Operands, Packet};
+/// use pinmap::Result;
+/// # use pinmap_testgpu::packet::Format as VendorFormat;
 ///
 /// /// Adds numbers to others: operation 0x43 of the device.
 /// struct Add<'r, 'a> {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options of a queue.
+//! Options of a stream, and of the queue that it has.
 
+use std::ops::RangeInclusive;
+
+use crate::device::accelerator::Accelerator;
 use crate::sys::bindings as abi;
 
-/// The engines that a queue uses.
+/// The engines that a stream uses.
 ///
 /// ```no_run
-/// use pinmap::{Engines, QueueOptions};
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
-/// // A queue for copies alone, which refuses kernels.
-/// let mut copies = gpu.queue(QueueOptions::new().engines(Engines::Copy))?;
+/// use pinmap::accelerator::{Engines, StreamOptions};
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
+/// // A stream for copies alone, which refuses kernels.
+/// let copies = gpu.stream(StreamOptions::new().engines(Engines::Copy))?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -20,7 +23,7 @@ pub enum Engines {
     Copy,
     /// The compute engine, for kernels.
     Compute,
-    /// All engines. The queue still executes one piece of work after the other.
+    /// All engines. The stream still executes one piece of work after the other.
     #[default]
     Both,
 }
@@ -39,19 +42,19 @@ impl Engines {
     }
 }
 
-/// Options of a queue: its engines, its priority, the length of its ring.
+/// Options of a stream: its engines, its priority, the length of its ring.
 ///
-/// Passed to [`Accelerator::queue`](crate::Accelerator::queue).
+/// Passed to [`Accelerator::stream`].
 ///
 /// ```no_run
-/// use pinmap::QueueOptions;
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
-/// let most = gpu.info()?.max_priority;
-/// let mut urgent = gpu.queue(QueueOptions::new().priority(most).packets(1024))?;
+/// use pinmap::accelerator::{Accelerator, StreamOptions};
+/// # fn f(gpu: &Accelerator) -> pinmap::Result<()> {
+/// let most = *gpu.priorities().end();
+/// let urgent = gpu.stream(StreamOptions::new().priority(most).packets(1024))?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueOptions {
+pub struct StreamOptions {
     pub(crate) engines: Engines,
     pub(crate) priority: u32,
     pub(crate) packets: u32,
@@ -59,8 +62,8 @@ pub struct QueueOptions {
     pub(crate) registers: bool,
 }
 
-impl QueueOptions {
-    /// Options for a queue with all engines, the lowest priority, and room for 256 packets.
+impl StreamOptions {
+    /// Options for a stream of the lowest priority, with all engines and room for 256 packets.
     pub fn new() -> Self {
         Self {
             engines: Engines::Both,
@@ -71,16 +74,15 @@ impl QueueOptions {
         }
     }
 
-    /// Sets the engines that the queue uses.
+    /// Sets the engines that the stream uses.
     #[must_use]
     pub fn engines(mut self, engines: Engines) -> Self {
         self.engines = engines;
         self
     }
 
-    /// Sets the priority, from 0, the lowest, to
-    /// [`AcceleratorInfo::max_priority`](crate::AcceleratorInfo::max_priority). Higher values count
-    /// as the highest.
+    /// Sets the priority. Between packets, the device prefers streams of higher priority. Values
+    /// are clamped to [`Accelerator::priorities`].
     #[must_use]
     pub fn priority(mut self, priority: u32) -> Self {
         self.priority = priority;
@@ -89,7 +91,8 @@ impl QueueOptions {
 
     /// Sets how many packets the ring holds: a power of two from 64 to 65,536. Each piece of work
     /// takes a packet, and twelve are for finding out what is done: so a ring of 1,024 packets
-    /// takes 1,012 pieces of work before the device has done any.
+    /// takes 1,012 pieces of work before the device has done any. Submitting more waits. Each
+    /// packet takes 64 bytes of pinned memory.
     #[must_use]
     pub fn packets(mut self, packets: u32) -> Self {
         self.packets = packets;
@@ -97,34 +100,38 @@ impl QueueOptions {
     }
 
     /// Submits by system calls instead of the mapped ring and doorbell. That is slower, and finds
-    /// out at once that the queue has stopped or that the device is gone.
+    /// out at once that the stream has failed or that the device is gone.
     #[must_use]
     pub fn system_calls(mut self) -> Self {
         self.system_calls = true;
         self
     }
 
-    /// Has slices of ordinary memory ([`QueueScope::slice`](crate::QueueScope::slice)) registered
-    /// for as long as the work takes, also on a device that could fault. Each slice then takes
-    /// system calls and is pinned, and no packet waits for a page.
-    ///
-    /// ```no_run
-    /// use pinmap::QueueOptions;
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
-    /// // No kernel of this queue ever waits for a page.
-    /// let mut queue = gpu.queue(QueueOptions::new().register_slices())?;
-    /// # Ok(()) }
-    /// ```
+    /// Registers slices of ordinary memory ([`Work::slice`](crate::accelerator::Work::slice)) for
+    /// as long as the work takes, also on a device that could fault. Each slice then takes system
+    /// calls and is pinned, and no packet waits for a page.
     #[must_use]
     pub fn register_slices(mut self) -> Self {
         self.registers = true;
         self
     }
+
+    /// The priority as the device clamps it.
+    pub(crate) fn clamped(self, gpu: &Accelerator) -> u32 {
+        self.priority.min(*gpu.priorities().end())
+    }
 }
 
-impl Default for QueueOptions {
+impl Default for StreamOptions {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Accelerator {
+    /// The priorities that streams can have. The highest is the most urgent.
+    pub fn priorities(&self) -> RangeInclusive<u32> {
+        0..=self.limits().max_priority
     }
 }
 
@@ -143,6 +150,13 @@ mod tests {
             (Compute, Copy, false),
         ] {
             assert_eq!(has.include(wants), good);
+        }
+    }
+    #[test]
+    fn priorities_are_clamped() {
+        let gpu = Accelerator::fake();
+        for (wanted, got) in [(0, 0), (2, 2), (3, 3), (u32::MAX, 3)] {
+            assert_eq!(StreamOptions::new().priority(wanted).clamped(&gpu), got);
         }
     }
 }

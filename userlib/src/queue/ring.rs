@@ -244,15 +244,6 @@ impl Ring {
         Ok(())
     }
 
-    /// How many packets were put when the last marker was, if that is executed; otherwise 0.
-    pub(crate) fn idle_after(&self, executed: u64) -> u64 {
-        if executed >= self.marker.0 {
-            self.marker.1
-        } else {
-            0
-        }
-    }
-
     /// Packets put since the beginning, markers included.
     pub(crate) fn written(&self) -> u64 {
         self.written

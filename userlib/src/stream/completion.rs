@@ -10,7 +10,6 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{check_outside, Error, Operation, Result};
-use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 
 use super::callbacks::{self, Action};
@@ -25,7 +24,7 @@ use super::future::Reached;
 /// an async runtime.
 ///
 /// ```no_run
-/// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+/// # fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
 /// let completion = stream.completion()?;
 /// // ... give the file `completion.as_fd()` to an event loop ...
 /// completion.wait()?;
@@ -111,25 +110,6 @@ impl Drop for Completion {
         if let Some(number) = self.asked {
             callbacks::forget(&self.point, number);
         }
-    }
-}
-
-impl Fence {
-    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor. Work that
-    /// is awaited in a [scope of a queue](crate::Queue::scope) borrows its memory meanwhile, so the
-    /// fence is taken out of the scope, or awaited by another task.
-    ///
-    /// ```no_run
-    /// # async fn f(fence: &pinmap::Fence) -> pinmap::Result<()> {
-    /// fence.wait_async().await
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`wait`](Self::wait).
-    pub fn wait_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
-        Reached::new(Point::new(self.clone(), Vec::new()))
     }
 }
 

@@ -19,12 +19,12 @@ use crate::error::{check_outside, Error, Operation, Result};
 use crate::memory::lent::KEPT;
 use crate::queue::fence::Fence;
 use crate::queue::handle::{Handle, Owner};
+use crate::queue::options::StreamOptions;
 use crate::queue::point::Point;
 use crate::queue::{Queue, WhenFull};
 use crate::trace::recorder::Traced;
 
 use super::callbacks::{self, Action};
-use super::options::StreamOptions;
 use super::served::{Serve, Served, Serving};
 use super::shared::{Page, Shared};
 
@@ -145,7 +145,7 @@ pub(super) enum Ending {
 impl Core {
     pub(super) fn new(gpu: &Accelerator, options: StreamOptions) -> Result<Arc<Self>> {
         callbacks::prepare()?;
-        let queue = gpu.queue(options.queue(gpu))?;
+        let queue = gpu.queue(options)?;
         let shared = Shared::of(gpu.device());
         let core = Self::of(gpu.clone(), options, shared, queue);
         core.shared.join(&core);
@@ -207,7 +207,14 @@ impl Core {
 
     /// Begins to submit work as [`begin`](Self::begin) does, behind a point of this stream or
     /// another one of the same context. `before` is that stream, if there still is one.
-    pub(super) fn begin_behind(&self, point: &Point, before: &Weak<Self>) -> Result<Arc<Handle>> {
+    pub(super) fn begin_behind(
+        &self,
+        point: Option<&Point>,
+        before: &Weak<Self>,
+    ) -> Result<Arc<Handle>> {
+        let Some(point) = point else {
+            return self.begin();
+        };
         let fence = &point.fence;
         if !fence.device().is_same(self.device()) {
             let attempt = format!("submit to stream {}", self.id());
@@ -402,7 +409,7 @@ impl Core {
     pub(super) fn reset(&self) -> Result<()> {
         check_outside(Operation::Stream, || "reset a stream".to_owned())?;
         let mut state = self.lock();
-        let queue = self.gpu.queue(self.options.queue(&self.gpu))?;
+        let queue = self.gpu.queue(self.options)?;
         let handle = state.queue().handle();
         if matches!(handle.stopped(), Ok(None)) {
             handle.poison(RESET);

@@ -30,7 +30,7 @@ use super::shared::{Shared, Slot};
 /// wait for it.
 ///
 /// ```no_run
-/// use pinmap::{Accelerator, Stream};
+/// use pinmap::accelerator::{Accelerator, Stream};
 /// # fn f(gpu: &Accelerator, up: &Stream, down: &Stream) -> pinmap::Result<()> {
 /// let copied = gpu.event()?;
 /// // ... copies on `up` ...
@@ -60,7 +60,7 @@ impl Accelerator {
     /// Makes an event that was never recorded.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator, stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// let event = gpu.event()?;
     /// stream.record(&event)?;
     /// # Ok(()) }
@@ -222,7 +222,7 @@ impl Event {
     /// did.
     ///
     /// ```no_run
-    /// # fn f(event: &pinmap::stream::Event) -> pinmap::Result<()> {
+    /// # fn f(event: &pinmap::accelerator::Event) -> pinmap::Result<()> {
     /// event.synchronize()?; // otherwise it may be too early
     /// println!("{:?} after the device's start", event.time()?);
     /// # Ok(()) }

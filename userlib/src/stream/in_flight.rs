@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory of which more work can be submitted while work on it is in flight.
 
+use std::sync::Arc;
+
 use crate::memory::allocation::Allocation;
 use crate::memory::element::Element;
 use crate::memory::managed::owned::Managed;
 use crate::memory::pinned::Pinned;
-use crate::memory::slice::DeviceSliceMut;
+use crate::memory::registered::{Memory, MemoryMut, Registered};
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
-/// Memory of which [`Pending::then`](super::Pending::then) submits more work: allocations, and
-/// tuples, arrays and vectors of them. Sealed: other crates cannot implement it.
+/// Memory of which [`Pending::then`](super::Pending::then) submits more work: allocations and
+/// registered memory, in an [`Arc`] if work only reads them, and tuples, arrays, vectors and
+/// options of those. Sealed: other crates cannot implement it.
 ///
 /// Ordinary memory is not among it. A reference to a `Vec` would be a reference to what the device
 /// writes.
@@ -37,9 +41,58 @@ macro_rules! owners {
                 self.slice_mut()
             }
         }
+
+        impl<T> sealed::Sealed for Arc<$owner<T>> {}
+
+        impl<T: Element> InFlight for Arc<$owner<T>> {
+            type Slices<'w> = DeviceSlice<'w, T>;
+
+            fn slices(&mut self) -> DeviceSlice<'_, T> {
+                self.slice()
+            }
+        }
     )* };
 }
 owners!(Allocation Managed Pinned);
+
+impl<M: Memory> sealed::Sealed for Registered<M> {}
+
+impl<M: MemoryMut> InFlight for Registered<M> {
+    type Slices<'w>
+        = DeviceSliceMut<'w, M::Element>
+    where
+        Self: 'w;
+
+    fn slices(&mut self) -> Self::Slices<'_> {
+        self.slice_mut()
+    }
+}
+
+impl<M: Memory> sealed::Sealed for Arc<Registered<M>> {}
+
+impl<M: Memory> InFlight for Arc<Registered<M>> {
+    type Slices<'w>
+        = DeviceSlice<'w, M::Element>
+    where
+        Self: 'w;
+
+    fn slices(&mut self) -> Self::Slices<'_> {
+        self.slice()
+    }
+}
+
+impl<M: InFlight> sealed::Sealed for Option<M> {}
+
+impl<M: InFlight> InFlight for Option<M> {
+    type Slices<'w>
+        = Option<M::Slices<'w>>
+    where
+        Self: 'w;
+
+    fn slices(&mut self) -> Self::Slices<'_> {
+        self.as_mut().map(|memory| memory.slices())
+    }
+}
 
 macro_rules! tuples {
     ($(($($member:ident)+))*) => { $(

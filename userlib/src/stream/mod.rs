@@ -1,258 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams: asynchronous work. A stream executes its work in order; different streams run at the
-//! same time.
-//!
-//! A [`Stream`] takes copies, fills, kernels, host functions and waits. Submitting them takes a few
-//! stores to mapped memory and returns at once. There is no order between streams, unless one
-//! [waits](Stream::wait_event) for an [`Event`] that another one records; that wait happens on the
-//! device. No call on one stream, and no registering, allocating or releasing, waits for the work
-//! of another stream.
-//!
-//! # Memory of work in flight
-//!
-//! Memory must exist as long as the device works on it, and the program must not refer to it in the
-//! meantime. There are two ways in which the compiler checks that:
-//!
-//! - [`scope`](scope()) borrows memory, for any number of streams; the end of the scope waits.
-//! - [`Stream::submit`] takes memory over; [`Pending::wait`] gives it back.
-//!
-//! ```no_run
-//! use pinmap::stream::{self, StreamOptions};
-//! use pinmap::{testgpu, Accelerator};
-//! # fn main() -> pinmap::Result<()> {
-//! let gpu = Accelerator::find()?;
-//! let (up, down) = (gpu.stream(StreamOptions::new())?, gpu.stream(StreamOptions::new())?);
-//! let ready = gpu.event()?;
-//! let (mut host, mut local) = (gpu.device().alloc::<f32>(1024)?, gpu.alloc_vram::<f32>(1024)?);
-//!
-//! // Borrowed: both streams, in the order that the event makes.
-//! stream::scope(|scope| {
-//!     let (up_work, down_work) = (scope.on(&up), scope.on(&down));
-//!     let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
-//!     up_work.copy(&host, &mut local)?;
-//!     up_work.launch(testgpu::IncrementF32 { data: &mut local })?;
-//!     up.record(&ready)?;
-//!     down.wait_event(&ready)?;
-//!     down_work.copy(&local, &mut host)
-//! })?;
-//!
-//! // Handed over: this returns at once.
-//! let pending = up.submit((host, local), |work, (host, local)| {
-//!     work.copy(&host.slice_mut(), &mut local.slice_mut())
-//! })?;
-//! up.call(|| println!("copied"))?;
-//! let (host, local) = pending.wait()?;
-//! # Ok(()) }
-//! ```
-//!
-//! The program is responsible for the order. In a scope the CPU may read and write a slice that is
-//! in flight, and two streams may use the same slice. Without an [`Event`] or a wait between two
-//! accesses, a read returns an old value or a new one; it is never undefined behaviour.
-//!
-//! Operands are slices of registered or allocated memory, or ordinary slices that [`Work::slice`]
-//! and [`Work::slice_mut`] lend to the device until the work is done. Submitting waits only if the
-//! ring is full.
-//!
-//! # Errors
-//!
-//! A packet that faults, or that runs for too long, stops its stream. Until [`Stream::reset`], that
-//! stream reports the [`Fault`](crate::Fault): its own calls do, and so do the events that were
-//! recorded after the packet. Host functions submitted after the packet do not run. Other streams
-//! go on, except those that wait for one of these events; they report the fault, too.
-//!
-//! # Host functions
-//!
-//! [`Stream::call`] submits a function of the program, which runs on a thread of this crate. The
-//! stream waits for the function, so a function that waited for a stream could wait for itself.
-//! Inside a host function, and inside the drop of memory that was handed over, everything that
-//! submits, waits, or asks the driver therefore fails at once with `EDEADLK`, even where it would
-//! not have had to wait:
-//!
-//! - opening devices and asking about them ([`Device::info`] and the like), taking their BARs and
-//!   interrupts, registering, managing, allocating, mapping, importing and exporting memory, asking
-//!   about it ([`Registration::query`](crate::Registration::query)), filling a
-//!   [`Cache`](crate::Cache);
-//! - making queues, streams and events; submitting, recording, calling, resetting;
-//! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::next_event`],
-//!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and
-//!   completions.
-//!
-//! Calls that ask whether something is done (`query`, `wait` of a [`Fence`](crate::Fence),
-//! [`Pending::try_into_memory`]) succeed if it is. If it is not, the driver would have to be asked,
-//! and they fail with `EDEADLK`. Allowed are dropping anything, releasing and unmapping; reading
-//! and writing memory and BARs; [`Pending::is_done`]; lookups in a [`Cache`](crate::Cache) that
-//! find a registration; and of course everything outside this crate, such as waking another thread.
-//!
-//! # Mistakes that do not compile
-//!
-//! Memory that was handed over cannot be used:
-//!
-//! ```compile_fail,E0382
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, mut numbers: Allocation<f32>) -> Result<()> {
-//! let pending = stream.submit(numbers, |work, numbers| {
-//!     work.fill(&mut numbers.slice_mut(), 1.0)
-//! })?;
-//! numbers.set(0, 2.0)
-//! # }
-//! ```
-//!
-//! Borrowed memory cannot be released before the end of the scope:
-//!
-//! ```compile_fail,E0505
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, mut numbers: Registration) -> Result<()> {
-//! stream::scope(|scope| {
-//!     let mut data = numbers.slice_mut::<f32>()?;
-//!     scope.on(stream).launch(testgpu::IncrementF32 { data: &mut data })?;
-//!     drop(numbers.release()?);
-//!     Ok(())
-//! }) }
-//! ```
-//!
-//! Memory that does not outlive the scope cannot be borrowed:
-//!
-//! ```compile_fail,E0597
-//! # use pinmap::*;
-//! # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
-//! stream::scope(|scope| {
-//!     let mut numbers = gpu.alloc_vram::<f32>(1024)?;
-//!     scope.on(stream).fill(&mut numbers.slice_mut(), 1.0)
-//! }) }
-//! ```
-//!
-//! The memory that is lent to the function of a piece of work cannot leave that function:
-//!
-//! ```compile_fail,E0521
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, numbers: Allocation<f32>) -> Result<()> {
-//! let mut kept = None;
-//! stream.submit(numbers, |work, numbers| {
-//!     kept = Some(numbers.slice());
-//!     Ok(())
-//! })?;
-//! # Ok(()) }
-//! ```
-//!
-//! Memory that is only borrowed cannot be handed over:
-//!
-//! ```compile_fail,E0521
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
-//! stream.submit(numbers, |work, numbers| {
-//!     work.fill(&mut numbers.slice_mut(), 1.0)
-//! })?;
-//! # Ok(()) }
-//! ```
-//!
-//! An ordinary slice that is lent stays borrowed until the end of the scope:
-//!
-//! ```compile_fail,E0506
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
-//! stream::scope(|scope| {
-//!     let work = scope.on(stream);
-//!     work.launch(testgpu::IncrementF32 { data: &mut work.slice_mut(numbers)? })?;
-//!     numbers[0] = 1.0;
-//!     Ok(())
-//! }) }
-//! ```
-//!
-//! Memory that was handed over cannot be lent for longer than the work takes:
-//!
-//! ```compile_fail,E0521
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<()> {
-//! let mut kept = None;
-//! stream.submit(numbers, |work, numbers| {
-//!     kept = Some(work.slice(numbers)?);
-//!     Ok(())
-//! })?;
-//! # Ok(()) }
-//! ```
-//!
-//! Work is submitted where memory is borrowed or handed over, so a stream itself launches nothing
-//! ([`Stream::scope`] does it in one line):
-//!
-//! ```compile_fail,E0599
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> Result<()> {
-//! stream.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
-//! stream.synchronize()
-//! # }
-//! ```
-//!
-//! An operand stays borrowed until the work is done, so memory is borrowed once for all work on it
-//! (`let mut numbers = numbers.slice_mut();`), and not for each piece:
-//!
-//! ```compile_fail,E0499
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, numbers: Allocation<f32>) -> Result<()> {
-//! stream.submit(numbers, |work, numbers| {
-//!     work.fill(&mut numbers.slice_mut(), 1.0)?;
-//!     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
-//! })?;
-//! # Ok(()) }
-//! ```
-//!
-//! The same for two pieces of memory, of which the second one is used twice:
-//!
-//! ```compile_fail,E0499
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, both: (Pinned<f32>, Allocation<f32>)) -> Result<()> {
-//! stream.submit(both, |work, (host, local)| {
-//!     work.copy(&host.slice_mut(), &mut local.slice_mut())?;
-//!     work.launch(testgpu::IncrementF32 { data: &mut local.slice_mut() })
-//! })?;
-//! # Ok(()) }
-//! ```
-//!
-//! ```no_run
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, both: (Pinned<f32>, Allocation<f32>)) -> Result<()> {
-//! let pending = stream.submit(both, |work, (host, local)| {
-//!     let mut local = local.slice_mut();
-//!     work.copy(&*host, &mut local)?;
-//!     work.launch(testgpu::IncrementF32 { data: &mut local })
-//! })?;
-//! # pending.wait()?; Ok(()) }
-//! ```
-//!
-//! The function can use only the memory that was handed over:
-//!
-//! ```compile_fail,E0597
-//! # use pinmap::*;
-//! # fn f(stream: &Stream, mut numbers: Allocation<f32>) -> Result<()> {
-//! let other = &mut numbers;
-//! stream.submit((), |work, ()| work.fill(&mut other.slice_mut(), 1.0))?;
-//! # Ok(()) }
-//! ```
+//! Streams: see the module [`accelerator`](crate::accelerator).
 
 mod callbacks;
-mod completion;
+pub(crate) mod completion;
 mod core;
 mod ended;
-mod event;
+pub(crate) mod event;
 mod future;
-mod in_flight;
-mod options;
+pub(crate) mod in_flight;
+pub(crate) mod operand;
 mod parked;
-mod pending;
+pub(crate) mod pending;
 mod pool;
-mod prefetch;
-mod scope;
+pub(crate) mod prefetch;
+pub(crate) mod scope;
 mod served;
 mod shared;
-mod work;
-
-pub use completion::Completion;
-pub use event::Event;
-pub use in_flight::InFlight;
-pub use options::{StreamOptions, Unregistered};
-pub use pending::{Pending, PendingFuture};
-pub use prefetch::Prefetching;
-pub use scope::{scope, try_scope, Scope, StreamScope};
-pub use work::Work;
+pub(crate) mod work;
 
 use std::fmt;
 use std::future::Future;
@@ -261,13 +25,18 @@ use std::time::{Duration, Instant};
 
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
-use crate::error::{check_outside, in_time, Operation, Result};
+use crate::error::{check_outside, in_time, ErrorWith, Operation, Result};
+use crate::queue::options::StreamOptions;
 use crate::queue::point::Point;
 use crate::sys::inside;
 
+use self::completion::Completion;
 use self::core::Core;
+use self::event::Event;
 use self::future::Reached;
+use self::pending::Pending;
 use self::shared::Shared;
+use self::work::Work;
 
 /// A stream of asynchronous work, which a device executes in the order in which it is submitted.
 ///
@@ -282,9 +51,10 @@ use self::shared::Shared;
 /// Once the device is gone, submitted work goes nowhere, and waiting for it fails with `ENODEV`.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::IncrementF32, Accelerator, StreamOptions};
+/// use pinmap::accelerator::StreamOptions;
+/// use pinmap_testgpu::IncrementF32;
 /// # fn main() -> pinmap::Result<()> {
-/// let gpu = Accelerator::find()?;
+/// let gpu = pinmap_testgpu::find()?;
 /// let stream = gpu.stream(StreamOptions::new())?;
 /// let pending = stream.submit(gpu.alloc::<f32>(1024)?, |work, numbers| {
 ///     work.launch(IncrementF32 { data: &mut numbers.slice_mut() })
@@ -304,7 +74,7 @@ pub struct Stream {
 /// waits for a stream, asks before it does.
 ///
 /// ```
-/// assert!(!pinmap::stream::in_host_function());
+/// assert!(!pinmap::accelerator::in_host_function());
 /// ```
 pub fn in_host_function() -> bool {
     inside::is_inside()
@@ -312,10 +82,11 @@ pub fn in_host_function() -> bool {
 
 impl Accelerator {
     /// Makes a stream. All programs together can have as many as the device has queues
-    /// ([`AcceleratorInfo::queues`](crate::AcceleratorInfo::queues)), for instance 1,024.
+    /// ([`AcceleratorInfo::queues`](crate::accelerator::AcceleratorInfo::queues)), for instance
+    /// 1,024.
     ///
     /// ```no_run
-    /// use pinmap::{Accelerator, StreamOptions};
+    /// use pinmap::accelerator::{Accelerator, StreamOptions};
     /// # fn f(gpu: &Accelerator) -> pinmap::Result<()> {
     /// let stream = gpu.stream(StreamOptions::new())?;
     /// let mut numbers = gpu.alloc::<f32>(1024)?;
@@ -340,7 +111,7 @@ impl Device {
     /// were dropped.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// gpu.device().synchronize()?; // all streams of this program
     /// # Ok(()) }
     /// ```
@@ -454,11 +225,13 @@ impl Stream {
     /// [`Pending::wait`] gives the memory back when the work is done.
     ///
     /// The device is told about the work at once, when the function returns. If the function fails
-    /// or panics, what it has submitted is executed all the same, and the memory is dropped after
-    /// that.
+    /// or panics, the device executes what it has submitted all the same. After a failure the
+    /// [`Pending`] comes back with the error, and gives the memory back when that is done; after a
+    /// panic the memory is dropped then.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
+    /// use pinmap_testgpu::IncrementF32;
     /// # fn f(stream: &Stream, numbers: Pinned<f32>) -> pinmap::Result<()> {
     /// let pending = stream.submit(numbers, |work, numbers| {
     ///     let mut numbers = numbers.slice_mut(); // borrowed once, for both
@@ -473,8 +246,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The error of the function; `EIO`: the stream has failed; `EDEADLK`: this is a host function.
-    pub fn submit<M, F>(&self, memory: M, work: F) -> Result<Pending<M>>
+    /// The `Pending` comes back with the error. The error of the function; `EIO`: the stream has
+    /// failed; `EDEADLK`: this is a host function.
+    pub fn submit<M, F>(&self, memory: M, work: F) -> Result<Pending<M>, ErrorWith<Pending<M>>>
     where
         M: Send + 'static,
         F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
@@ -486,7 +260,7 @@ impl Stream {
     /// This replaces an earlier recording of the event.
     ///
     /// ```no_run
-    /// use pinmap::{Accelerator, Stream};
+    /// use pinmap::accelerator::{Accelerator, Stream};
     /// # fn f(gpu: &Accelerator, stream: &Stream) -> pinmap::Result<()> {
     /// let (begin, end) = (gpu.event()?, gpu.event()?);
     /// stream.record(&begin)?;
@@ -510,7 +284,7 @@ impl Stream {
     /// another context, even to another device. An event that was never recorded is complete.
     ///
     /// ```no_run
-    /// use pinmap::{Accelerator, Stream};
+    /// use pinmap::accelerator::{Accelerator, Stream};
     /// # fn f(gpu: &Accelerator, first: &Stream, second: &Stream) -> pinmap::Result<()> {
     /// let ready = gpu.event()?;
     /// first.record(&ready)?;
@@ -538,7 +312,7 @@ impl Stream {
     /// Waking the thread takes system calls. Nothing else that is submitted does.
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// let (sender, receiver) = std::sync::mpsc::channel();
     /// // The function must not wait for a stream, but it can wake somebody who does.
     /// stream.call(move || {
@@ -559,7 +333,7 @@ impl Stream {
     /// later reads see what the work wrote.
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// if !stream.query()? {
     ///     println!("still at work");
     /// }
@@ -577,7 +351,7 @@ impl Stream {
     /// Waits until everything that was submitted is done. Later reads see what it wrote.
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// if let Err(error) = stream.synchronize() {
     ///     if let Some(fault) = error.fault() {
     ///         println!("the stream has failed: {fault}");
@@ -615,7 +389,7 @@ impl Stream {
     /// executor. What is submitted after this call is not waited for.
     ///
     /// ```no_run
-    /// # async fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # async fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// stream.synchronize_async().await
     /// # }
     /// ```
@@ -634,7 +408,7 @@ impl Stream {
     /// ```no_run
     /// use std::os::fd::AsFd;
     /// use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-    /// # fn f(streams: &[pinmap::Stream]) -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn f(streams: &[pinmap::accelerator::Stream]) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut done = Vec::new();
     /// for stream in streams {
     ///     done.push(stream.completion()?);
@@ -660,7 +434,7 @@ impl Stream {
     /// packet that runs, if there is one, and for other threads that are submitting.
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// # fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
     /// if stream.query().is_err_and(|error| error.fault().is_some()) {
     ///     stream.reset()?;
     /// }

@@ -35,7 +35,8 @@ use super::Stream;
 /// `Pending` ([`std::mem::forget`]) keeps the memory until the process ends.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::IncrementF32, Stream};
+/// use pinmap::accelerator::Stream;
+/// use pinmap_testgpu::IncrementF32;
 /// # fn f(stream: &Stream, numbers: Vec<f32>) -> pinmap::Result<()> {
 /// let pending = stream.submit(numbers, |work, numbers| {
 ///     work.launch(IncrementF32 { data: &mut work.slice_mut(numbers)? })
@@ -46,7 +47,8 @@ use super::Stream;
 /// ```
 #[must_use = "dropped, it drops the memory when the work is done"]
 pub struct Pending<M: Send + 'static> {
-    point: Point,
+    /// The end of the work; `None` if nothing was submitted.
+    point: Option<Point>,
     /// The points of other queues that may not be done with the memory when the last one has
     /// stopped.
     before: Vec<Point>,
@@ -130,7 +132,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
             ..Point::new(Fence::new(Arc::clone(&self.handle), u64::MAX), Vec::new())
         };
         Some(Pending {
-            point: published.unwrap_or_else(never),
+            point: Some(published.unwrap_or_else(never)),
             before: std::mem::take(&mut self.before),
             core: Arc::downgrade(self.core),
             held: Some(held),
@@ -145,19 +147,34 @@ impl<M: Send + 'static> Drop for Submitting<'_, M> {
 }
 
 impl<M: Send + 'static> Pending<M> {
-    pub(super) fn new<F>(core: &Arc<Core>, memory: M, work: F) -> Result<Self>
+    pub(super) fn new<F>(core: &Arc<Core>, memory: M, work: F) -> Result<Self, ErrorWith<Self>>
     where
         F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
     {
-        // Before locking: a thread that holds the lock may wait for a host function.
-        check_outside(Operation::Submit, || "submit work".to_owned())?;
-        let handle = core.begin()?;
         let held = Held {
             memory: Some(Parked::new(memory)),
             loans: Arc::default(),
         };
+        // Before locking: a thread that holds the lock may wait for a host function.
+        let begun = check_outside(Operation::Submit, || "submit work".to_owned())
+            .and_then(|()| core.begin());
+        let handle = match begun {
+            Ok(handle) => handle,
+            Err(error) => {
+                let nothing = Self {
+                    point: None,
+                    before: Vec::new(),
+                    core: Arc::downgrade(core),
+                    held: Some(held),
+                };
+                return Err(ErrorWith::new(error, nothing));
+            }
+        };
         let (result, pending) = Self::submit(core, handle, Vec::new(), held, work);
-        result.map(|()| pending)
+        match result {
+            Ok(()) => Ok(pending),
+            Err(error) => Err(ErrorWith::new(error, pending)),
+        }
     }
 
     /// Runs a function that submits work on memory, which begins with this queue of the stream and
@@ -194,7 +211,9 @@ impl<M: Send + 'static> Pending<M> {
     /// slices of the memory, because the CPU must not refer to it while it is in flight.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Pinned, Result, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
+    /// use pinmap::Result;
+    /// use pinmap_testgpu::IncrementF32;
     /// # fn f(first: &Stream, second: &Stream, numbers: Pinned<f32>) -> Result<Pinned<f32>> {
     /// let pending = first.submit(numbers, |work, numbers| work.fill(numbers, 1.0))?;
     /// let pending = pending.then(second, |work, mut numbers| {
@@ -216,7 +235,7 @@ impl<M: Send + 'static> Pending<M> {
     {
         let core = stream.core();
         let begun = check_outside(Operation::Submit, || "submit work".to_owned())
-            .and_then(|()| core.begin_behind(&self.point, &self.core));
+            .and_then(|()| core.begin_behind(self.point.as_ref(), &self.core));
         let handle = match begun {
             Ok(handle) => handle,
             Err(error) => return Err(ErrorWith { error, value: self }),
@@ -226,7 +245,7 @@ impl<M: Send + 'static> Pending<M> {
             unreachable!("only what consumes the value takes it");
         };
         let mut points = std::mem::take(&mut before.before);
-        points.push(before.point.clone());
+        points.extend(before.point.take());
         points.retain(|point| !point.is_passed());
         let (result, pending) = Self::submit(core, handle, points, held, |scope, memory| {
             work(scope, memory.slices())
@@ -244,13 +263,14 @@ impl<M: Send + 'static> Pending<M> {
     /// out whether the work ever will be done.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.point.fence.is_done()
+        let point = self.point.as_ref();
+        point.is_none_or(|point| point.fence.is_done())
     }
 
     /// Whether the work is done.
     ///
     /// ```no_run
-    /// # fn f(pending: pinmap::stream::Pending<Vec<f32>>) -> pinmap::Result<()> {
+    /// # fn f(pending: pinmap::accelerator::Pending<Vec<f32>>) -> pinmap::Result<()> {
     /// while !pending.query()? {
     ///     std::thread::yield_now(); // or something useful
     /// }
@@ -263,14 +283,14 @@ impl<M: Send + 'static> Pending<M> {
     /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
     /// the device is gone; `EDEADLK`: this is a host function, and the work is not done.
     pub fn query(&self) -> Result<bool> {
-        self.point.query()
+        self.point.as_ref().map_or(Ok(true), Point::query)
     }
 
     /// Waits until the work is done, and gives the memory back. After a failure, too, it waits for
     /// other streams that had the memory [before](Self::then).
     ///
     /// ```no_run
-    /// # fn f(pending: pinmap::stream::Pending<Vec<f32>>) -> pinmap::Result<()> {
+    /// # fn f(pending: pinmap::accelerator::Pending<Vec<f32>>) -> pinmap::Result<()> {
     /// match pending.wait() {
     ///     Ok(numbers) => println!("{}", numbers[0]),
     ///     Err(failed) => {
@@ -292,7 +312,7 @@ impl<M: Send + 'static> Pending<M> {
     /// [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`: this is a host
     /// function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
-        let reached = self.point.wait(None);
+        let reached = self.wait_for_point(None);
         if !inside::is_inside() {
             // Other streams, which had the memory before, may go on after a failure of the last.
             self.before.iter().for_each(wait_for_end);
@@ -300,9 +320,18 @@ impl<M: Send + 'static> Pending<M> {
         self.waited(reached.map(drop))
     }
 
+    /// Waits for the end of the work. Returns false if the time was up first.
+    fn wait_for_point(&self, timeout: Option<Duration>) -> Result<bool> {
+        let point = self.point.as_ref();
+        point.map_or(Ok(true), |point| point.wait(timeout))
+    }
+
     /// Gives the memory back after a wait that was not ended by the time.
     fn waited(self, reached: Result<()>) -> Result<M, ErrorWith<Self>> {
-        let handle = self.point.handle();
+        let Some(point) = &self.point else {
+            return Ok(self.into_memory());
+        };
+        let handle = point.handle();
         match reached {
             Ok(()) => match self.release() {
                 // The last queue has waited for the others.
@@ -332,7 +361,7 @@ impl<M: Send + 'static> Pending<M> {
     /// ```no_run
     /// use pinmap::ErrorKind;
     /// use std::time::Duration;
-    /// # fn f(pending: pinmap::stream::Pending<Vec<f32>>) -> pinmap::Result<()> {
+    /// # fn f(pending: pinmap::accelerator::Pending<Vec<f32>>) -> pinmap::Result<()> {
     /// let mut pending = pending;
     /// let numbers = loop {
     ///     match pending.wait_timeout(Duration::from_secs(1)) {
@@ -350,14 +379,13 @@ impl<M: Send + 'static> Pending<M> {
     /// back can be waited for again. It may be that [`try_into_memory`](Self::try_into_memory)
     /// gives the memory back only after that.
     pub fn wait_timeout(self, timeout: Duration) -> Result<M, ErrorWith<Self>> {
-        match self.point.wait(Some(timeout)) {
-            Ok(false) => {
-                let attempt = self.point.handle().attempt("wait for");
-                let error = Error::new(Operation::Wait, attempt, Errno::ETIMEDOUT);
-                Err(ErrorWith { error, value: self })
-            }
-            reached => self.waited(reached.map(drop)),
+        let reached = self.wait_for_point(Some(timeout));
+        if let (Ok(false), Some(point)) = (&reached, &self.point) {
+            let attempt = point.handle().attempt("wait for");
+            let error = Error::new(Operation::Wait, attempt, Errno::ETIMEDOUT);
+            return Err(ErrorWith { error, value: self });
         }
+        self.waited(reached.map(drop))
     }
 
     /// Gives the memory back if the device does nothing with it any more, because the work is done
@@ -368,7 +396,7 @@ impl<M: Send + 'static> Pending<M> {
     ///
     /// The `Pending` itself, if the device may still use the memory.
     pub fn try_into_memory(self) -> Result<M, Self> {
-        if has_ended(&self.point) && self.before.iter().all(has_ended) {
+        if self.point.iter().chain(&self.before).all(has_ended) {
             Ok(self.into_memory())
         } else {
             Err(self)
@@ -395,14 +423,14 @@ impl<M: Send + 'static> IntoFuture for Pending<M> {
     /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor.
     ///
     /// ```no_run
-    /// # async fn f(stream: &pinmap::Stream, numbers: pinmap::Pinned<f32>) -> pinmap::Result<()> {
+    /// # async fn f(stream: &pinmap::accelerator::Stream, numbers: pinmap::accelerator::Pinned<f32>) -> pinmap::Result<()> {
     /// let numbers = stream.submit(numbers, |work, numbers| work.fill(numbers, 1.0))?.await?;
     /// assert_eq!(numbers[0], 1.0);
     /// # Ok(()) }
     /// ```
     fn into_future(self) -> PendingFuture<M> {
         PendingFuture {
-            ended: Ended::new(self.point.clone()),
+            ended: self.point.clone().map(Ended::new),
             pending: Some(self),
             result: None,
             asked: 0,
@@ -417,8 +445,9 @@ impl<M: Send + 'static> IntoFuture for Pending<M> {
 pub struct PendingFuture<M: Send + 'static> {
     /// `None` only after the end.
     pending: Option<Pending<M>>,
-    /// The end of the work, and after a failure those of the work before it, one by one.
-    ended: Ended,
+    /// The end of the work, if there is any, and after a failure those of the work before it, one
+    /// by one.
+    ended: Option<Ended>,
     /// The outcome of the work, once that is known.
     result: Option<Result<()>>,
     /// How many points before that of the work were asked for their end.
@@ -440,13 +469,16 @@ impl<M: Send + 'static> Future for PendingFuture<M> {
             let Some(pending) = &this.pending else {
                 panic!("a future was polled after it was ready");
             };
-            let ended = ready!(Pin::new(&mut this.ended).poll(context));
+            let ended = match &mut this.ended {
+                Some(ended) => ready!(Pin::new(ended).poll(context)),
+                None => Ok(()),
+            };
             let result = this.result.get_or_insert(ended);
             // Other streams, which had the memory before, may go on after a failure of the last.
             let is_over = result.is_ok() || inside::is_inside();
             let next = pending.before.get(this.asked).filter(|_| !is_over);
             let Some(point) = next else { break };
-            this.ended = Ended::new(point.clone());
+            this.ended = Some(Ended::new(point.clone()));
             this.asked += 1;
         }
         match (this.pending.take(), this.result.take()) {
@@ -467,7 +499,7 @@ impl<M: Send + 'static> Drop for Pending<M> {
         }
         // The last one is waited for first, because it waits for the others.
         let mut points = std::mem::take(&mut self.before);
-        points.push(self.point.clone());
+        points.extend(self.point.take());
         drop(Leaving {
             points,
             held: Some(held),
@@ -477,16 +509,17 @@ impl<M: Send + 'static> Drop for Pending<M> {
 
 impl<M: Send + 'static> fmt::Debug for Pending<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pending").field(&self.point.fence).finish()
+        let fence = self.point.as_ref().map(|point| &point.fence);
+        f.debug_tuple("Pending").field(&fence).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::slice::DeviceSliceMut;
     use crate::queue::Queue;
     use crate::testgpu::IncrementF32;
-    use crate::DeviceSliceMut;
     use std::time::Instant;
 
     /// A stream whose device executes nothing, so that its work is lost in the end.
@@ -532,7 +565,7 @@ mod tests {
         let (busy, failed) = (Arc::clone(first.handle()), Arc::clone(second.handle()));
         let point = |handle: &Arc<Handle>| Point::new(Fence::new(Arc::clone(handle), 5), vec![]);
         let pending = Pending {
-            point: point(&failed),
+            point: Some(point(&failed)),
             before: vec![point(&busy)],
             core: Weak::new(),
             held: Some(Held {

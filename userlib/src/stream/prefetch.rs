@@ -26,11 +26,11 @@ pub(super) type Answer = Arc<Mutex<Option<Result<Prefetched>>>>;
 
 /// Managed memory that moves in the order of a stream.
 ///
-/// Made by [`Managed::prefetch_on`](crate::Managed::prefetch_on) and
+/// Made by [`Managed::prefetch_on`](crate::accelerator::Managed::prefetch_on) and
 /// [`Work::prefetch`](super::Work::prefetch). Dropped, the memory moves all the same.
 ///
 /// ```no_run
-/// use pinmap::{Managed, Place, Stream};
+/// use pinmap::accelerator::{Managed, Place, Stream};
 /// # fn f(stream: &Stream, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
 /// let moving = stream.scope(|work| work.prefetch(numbers.slice(), Place::Vram))?;
 /// println!("{:?}", moving.wait()?);
@@ -92,8 +92,8 @@ impl Prefetching {
     ///
     /// # Errors
     ///
-    /// As for [`Accelerator::prefetch`](crate::Accelerator::prefetch); `EIO`: the stream has failed
-    /// before; `EDEADLK`: this is a host function.
+    /// As for [`Accelerator::prefetch`](crate::accelerator::Accelerator::prefetch); `EIO`: the
+    /// stream has failed before; `EDEADLK`: this is a host function.
     pub fn wait(self) -> Result<Prefetched> {
         self.point.wait(None)?;
         self.take()
@@ -116,7 +116,7 @@ impl Prefetching {
     /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor.
     ///
     /// ```no_run
-    /// use pinmap::{Managed, Place, Stream};
+    /// use pinmap::accelerator::{Managed, Place, Stream};
     /// # async fn f(stream: &Stream, numbers: Managed<f32>) -> pinmap::Result<()> {
     /// let moving = numbers.prefetch_on(stream, Place::Vram)?;
     /// println!("{:?}", moving.wait_async().await?);

@@ -17,11 +17,11 @@ use super::Stream;
 /// A scope in which work is submitted to streams. Made by [`scope()`].
 ///
 /// ```no_run
-/// use pinmap::{stream, Pinned, Stream};
+/// use pinmap::accelerator::{self, Pinned, Stream};
 /// # fn f(
 /// #     up: &Stream, down: &Stream, a: &mut Pinned<f32>, b: &Pinned<f32>, c: &mut Pinned<f32>,
 /// # ) -> pinmap::Result<()> {
-/// stream::scope(|scope| {
+/// accelerator::scope(|scope| {
 ///     let (up, down) = (scope.on(up), scope.on(down));
 ///     up.fill(a, 1.0)?;
 ///     down.copy(b, c)
@@ -41,10 +41,10 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// crate, so that `?` needs no annotation.
 ///
 /// ```no_run
-/// use pinmap::{stream, Pinned, Stream};
+/// use pinmap::accelerator::{self, Pinned, Stream};
 /// # type Numbers = Pinned<f32>;
 /// # fn f(up: &Stream, down: &Stream, a: &mut Numbers, b: &mut Numbers) -> pinmap::Result<()> {
-/// stream::scope(|scope| {
+/// accelerator::scope(|scope| {
 ///     scope.on(up).fill(a, 1.0)?;
 ///     scope.on(down).fill(b, 2.0)?;
 ///     Ok(())
@@ -73,10 +73,10 @@ where
 /// more work of it, unless [`Scope::on`] is called again.
 ///
 /// ```no_run
-/// use pinmap::{stream, Pinned, Stream};
+/// use pinmap::accelerator::{self, Pinned, Stream};
 /// use std::io;
 /// # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> std::io::Result<()> {
-/// stream::try_scope(|scope| {
+/// accelerator::try_scope(|scope| {
 ///     let value = "1.5".parse().map_err(io::Error::other)?;
 ///     scope.on(stream).fill(numbers, value)?;
 ///     io::Result::Ok(())
@@ -92,8 +92,9 @@ where
 ///
 /// # Aborts
 ///
-/// If there would be references to memory that a device still writes, the process is aborted: as
-/// for the [scope of a queue](crate::Queue::scope).
+/// If there would be references to memory that a device still writes, the process is aborted: if a
+/// stream can be neither waited for nor given up although slices of ordinary memory were lent to
+/// it, or if their memory cannot be released and the device is not cut off within 10 seconds.
 pub fn try_scope<'env, F, T, E>(work: F) -> Result<T, E>
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -123,11 +124,11 @@ impl Stream {
     ///
     /// ```no_run
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = pinmap::Accelerator::find()?;
-    /// let stream = gpu.stream(pinmap::StreamOptions::new())?;
+    /// let gpu = pinmap_testgpu::find()?;
+    /// let stream = gpu.stream(pinmap::accelerator::StreamOptions::new())?;
     /// let mut numbers = gpu.alloc_from(&[1.0f32, 2.0, 3.0])?;
     /// stream.scope(|work| {
-    ///     work.launch(pinmap::testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+    ///     work.launch(pinmap_testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
     /// })?;
     /// assert_eq!(&numbers[..], [2.0, 3.0, 4.0]);
     /// # Ok(()) }
@@ -151,7 +152,7 @@ impl Stream {
     /// of this crate's.
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::Stream, n: &mut pinmap::Pinned<f32>) -> std::io::Result<()> {
+    /// # fn f(stream: &pinmap::accelerator::Stream, n: &mut pinmap::accelerator::Pinned<f32>) -> std::io::Result<()> {
     /// stream.try_scope(|work| {
     ///     work.fill(n, "1.5".parse().map_err(std::io::Error::other)?)?;
     ///     std::io::Result::Ok(())

@@ -22,7 +22,7 @@ use crate::trace::recorder::Traced;
 
 use super::core::{Core, State};
 use super::event::Event;
-use super::options::Unregistered;
+use super::operand::{Destination, Source};
 use super::prefetch::{self, Prefetching};
 use super::served::Serving;
 use super::Stream;
@@ -34,7 +34,9 @@ use super::Stream;
 /// [`Stream::submit`](super::Stream::submit).
 ///
 /// ```no_run
-/// use pinmap::{testgpu::IncrementF32, Allocation, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap::Allocation;
+/// use pinmap_testgpu::IncrementF32;
 /// # fn f(
 /// #     stream: &Stream, host: &mut Pinned<f32>, local: &mut Allocation<f32>,
 /// # ) -> pinmap::Result<()> {
@@ -50,6 +52,7 @@ pub struct Work<'w> {
     /// Id of the queue with which the work began.
     queue: u64,
     loans: Arc<Loans>,
+    when_full: WhenFull,
     /// Makes `'w` invariant: an operand cannot live for less.
     memory: PhantomData<&'w mut &'w ()>,
 }
@@ -61,6 +64,7 @@ impl<'w> Work<'w> {
             core: Arc::clone(core),
             queue,
             loans: Arc::clone(loans),
+            when_full: WhenFull::Wait,
             memory: PhantomData,
         }
     }
@@ -78,12 +82,15 @@ impl<'w> Work<'w> {
     /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
     /// that the slice has. It stays borrowed until the work is done.
     ///
-    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a
-    /// system call once a slice was lent to this stream. For any other device the pages around the
-    /// slice are registered until the work is done. [`DeviceSlice::reach`] tells which it was.
+    /// A device that can fault has the memory [managed](crate::accelerator::Accelerator::manage),
+    /// without a system call once a slice was lent to this stream. For any other device the pages
+    /// around the slice are registered until the work is done. [`DeviceSlice::reach`] tells which
+    /// it was. Memory that is used again and again is better registered, or allocated, once, if the
+    /// device cannot fault.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::Crc32c, Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
+    /// use pinmap_testgpu::Crc32c;
     /// # fn f(stream: &Stream, text: &[u8], crc: &mut Pinned<u32>) -> pinmap::Result<()> {
     /// stream.scope(|work| {
     ///     let data = work.slice(text)?; // any memory of the program
@@ -94,20 +101,24 @@ impl<'w> Work<'w> {
     ///
     /// # Errors
     ///
-    /// As for [`QueueScope::slice`](crate::QueueScope::slice) of a queue; `EIO`: the stream has
-    /// failed, or was reset since the work began.
+    /// If the memory is registered: as for [`Device::register_raw`](crate::Device::register_raw),
+    /// where `EEXIST` means that the program itself has registered some of the memory. If it is
+    /// managed: as for [`Accelerator::manage_all`](crate::accelerator::Accelerator::manage_all),
+    /// except those that say that nothing can be managed. `EIO`: the stream has failed, or was
+    /// reset since the work began; `EDEADLK`: this is a host function.
     pub fn slice<T: Element>(&self, memory: &'w [T]) -> Result<DeviceSlice<'w, T>> {
         self.handle()?.slice(memory, &self.loans)
     }
 
     /// Lends a slice of ordinary memory to the device, which reads and writes it. It stays borrowed
-    /// exclusively until the work is done.
+    /// exclusively until the work is done; in the meantime the CPU reads and writes it through the
+    /// [`DeviceSliceMut`].
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::Stream, numbers: Vec<f32>) -> pinmap::Result<Vec<f32>> {
+    /// # fn f(stream: &pinmap::accelerator::Stream, numbers: Vec<f32>) -> pinmap::Result<Vec<f32>> {
     /// let pending = stream.submit(numbers, |work, numbers| {
     ///     let mut data = work.slice_mut(numbers)?;
-    ///     work.launch(pinmap::testgpu::IncrementF32 { data: &mut data })
+    ///     work.launch(pinmap_testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// // ... something else ...
     /// Ok(pending.wait()?)
@@ -116,8 +127,8 @@ impl<'w> Work<'w> {
     ///
     /// # Errors
     ///
-    /// As for [`QueueScope::slice_mut`](crate::QueueScope::slice_mut) of a queue; `EIO`: the stream
-    /// has failed, or was reset since the work began.
+    /// As for [`slice`](Self::slice). `EACCES`: the memory must be registered, and shares a page
+    /// that the program cannot write with memory that is lent already.
     pub fn slice_mut<T: Element>(&self, memory: &'w mut [T]) -> Result<DeviceSliceMut<'w, T>> {
         self.handle()?.slice_mut(memory, &self.loans)
     }
@@ -131,12 +142,13 @@ impl<'w> Work<'w> {
     /// [`Stream::record`](super::Stream::record).
     ///
     /// ```no_run
-    /// use pinmap::{stream, Allocation, Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
+    /// use pinmap::{accelerator, Allocation};
     /// # fn f(
-    /// #     (up, down): (&Stream, &Stream), ready: &stream::Event,
+    /// #     (up, down): (&Stream, &Stream), ready: &accelerator::Event,
     /// #     (host, local): (&mut Pinned<f32>, &mut Allocation<f32>),
     /// # ) -> pinmap::Result<()> {
-    /// stream::scope(|scope| {
+    /// accelerator::scope(|scope| {
     ///     let (up, down) = (scope.on(up), scope.on(down));
     ///     let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
     ///     up.copy(&host, &mut local)?;
@@ -180,105 +192,46 @@ impl<'w> Work<'w> {
     }
 
     /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
-    /// direction. Waits if the ring is full.
+    /// direction. Slices of ordinary memory are [lent](Self::slice) to the device for it. Waits if
+    /// the ring is full.
     ///
     /// ```no_run
-    /// use pinmap::{Allocation, Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
+    /// use pinmap::Allocation;
     /// # fn f(
     /// #     stream: &Stream, host: &mut Pinned<f32>, local: &mut Allocation<f32>,
     /// # ) -> pinmap::Result<()> {
     /// stream.scope(|work| work.copy(&*host, &mut *local))?;
-    /// // A part of it back.
-    /// stream.scope(|work| work.copy(local.slice().part(..10)?, host.slice_mut().part(..10)?))?;
+    /// // A part of it back, and another one to a vector.
+    /// let mut some = vec![0.0; 10];
+    /// stream.scope(|work| {
+    ///     work.copy(local.slice().part(..10)?, host.slice_mut().part(..10)?)?;
+    ///     work.copy(local.slice().part(10..20)?, &mut some)
+    /// })?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// `EINVAL`: `from` and `to` differ in length or overlap, or belong to another context; `EIO`:
-    /// the stream has failed, or was reset since the work began; `ENODEV`: the device is gone;
-    /// `EDEADLK`: this is a host function.
-    pub fn copy<'b: 'w, T: Element>(
+    /// `EINVAL`: `from` and `to` differ in length or overlap, belong to another context, or the
+    /// stream does not use the copy engines; for ordinary memory as for [`slice`](Self::slice);
+    /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is
+    /// gone; `EDEADLK`: this is a host function.
+    pub fn copy<T: Element>(
         &self,
-        from: impl Into<DeviceSlice<'w, T>>,
-        to: impl Into<DeviceSliceMut<'b, T>>,
+        from: impl Source<'w, T>,
+        to: impl Destination<'w, T>,
     ) -> Result<()> {
         // Before locking: this runs code of the caller, which may use the stream.
-        let (from, to) = (from.into(), to.into());
-        self.lock()?.queue_mut().copy(&from, &to, WhenFull::Wait)
-    }
-
-    /// Submits a copy from memory that is not registered. The copy is refused, or the memory is
-    /// lent to the device as by [`slice`](Self::slice), as `unregistered` says.
-    ///
-    /// ```no_run
-    /// use pinmap::{stream::Unregistered, Allocation, Stream};
-    /// # fn f(stream: &Stream, from: &[f32], local: &mut Allocation<f32>) -> pinmap::Result<()> {
-    /// stream.scope(|work| work.copy_from(from, local, Unregistered::Register))?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; otherwise as for
-    /// [`slice`](Self::slice).
-    pub fn copy_from<'b: 'w, T: Element>(
-        &self,
-        from: &'w [T],
-        to: impl Into<DeviceSliceMut<'b, T>>,
-        unregistered: Unregistered,
-    ) -> Result<()> {
-        self.require_consent(unregistered, from)?;
-        self.copy(self.slice(from)?, to)
-    }
-
-    /// Submits a copy to memory that is not registered. The copy is refused, or the memory is lent
-    /// to the device as by [`slice_mut`](Self::slice_mut), as `unregistered` says.
-    ///
-    /// ```no_run
-    /// use pinmap::{stream::Unregistered, Allocation, Stream};
-    /// # fn f(stream: &Stream, local: &Allocation<f32>, to: &mut [f32]) -> pinmap::Result<()> {
-    /// stream.scope(|work| work.copy_to(local, to, Unregistered::Register))?;
-    /// println!("{}", to[0]);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; otherwise as for
-    /// [`slice_mut`](Self::slice_mut).
-    pub fn copy_to<T: Element>(
-        &self,
-        from: impl Into<DeviceSlice<'w, T>>,
-        to: &'w mut [T],
-        unregistered: Unregistered,
-    ) -> Result<()> {
-        self.require_consent(unregistered, to)?;
-        self.copy(from, &mut self.slice_mut(to)?)
-    }
-
-    /// Refuses memory that is not registered, unless it is to be lent.
-    fn require_consent<T>(&self, unregistered: Unregistered, memory: &[T]) -> Result<()> {
-        match unregistered {
-            Unregistered::Register => Ok(()),
-            Unregistered::Refuse => {
-                let (addr, len) = (memory.as_ptr().addr(), size_of_val(memory));
-                let attempt = format!("submit a copy of {len} bytes at {addr:#x}");
-                let (errno, cause) = (Errno::EPERM, "that memory is not registered");
-                let error = Error::refused(Operation::Submit, attempt, errno, cause);
-                Err(error.with_hint(
-                    "register it once, allocate it with `Device::alloc`, or pass \
-                     `Unregistered::Register`",
-                ))
-            }
-        }
+        let (from, to) = (from.lend(self)?, to.lend_mut(self)?);
+        self.lock()?.queue_mut().copy(&from, &to, self.when_full)
     }
 
     /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
     /// full.
     ///
     /// ```no_run
-    /// use pinmap::{Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
     /// # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> pinmap::Result<()> {
     /// // The type of the value is that of the elements: `0` would not be an `f32`.
     /// stream.scope(|work| work.fill(numbers, 0.0))?;
@@ -288,19 +241,16 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy).
-    pub fn fill<'b: 'w, T: Number>(
-        &self,
-        to: impl Into<DeviceSliceMut<'b, T>>,
-        value: T,
-    ) -> Result<()> {
-        let to = to.into();
-        self.lock()?.queue_mut().fill(&to, value, WhenFull::Wait)
+    pub fn fill<T: Number>(&self, to: impl Destination<'w, T>, value: T) -> Result<()> {
+        let to = to.lend_mut(self)?;
+        self.lock()?.queue_mut().fill(&to, value, self.when_full)
     }
 
     /// Submits a [kernel](mod@crate::testgpu). Waits if the ring is full.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::Saxpy, Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
+    /// use pinmap_testgpu::Saxpy;
     /// # fn f(stream: &Stream, x: &Pinned<f32>, y: &mut Pinned<f32>) -> pinmap::Result<()> {
     /// stream.scope(|work| work.launch(Saxpy { a: 2.0, x: x.slice(), y: &mut y.slice_mut() }))?;
     /// # Ok(()) }
@@ -309,7 +259,8 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: the operands do not have the lengths that the kernel
-    /// needs, or one that is written overlaps with another.
+    /// needs, one that is written overlaps with another, or the stream does not use the compute
+    /// engine.
     pub fn launch(&self, kernel: impl Kernel<'w>) -> Result<()> {
         self.launch_kernel(kernel)
     }
@@ -318,14 +269,14 @@ impl<'w> Work<'w> {
         let handle = self.lock()?.queue().accept::<K>()?;
         // Without the lock: this runs code of the caller, which may use the stream.
         let kernel = encode(&handle, kernel)?;
-        self.lock()?.queue_mut().launch(kernel, WhenFull::Wait)
+        self.lock()?.queue_mut().launch(kernel, self.when_full)
     }
 
     /// Has the device store its clock, in nanoseconds, in one element, when everything before is
     /// done.
     ///
     /// ```no_run
-    /// use pinmap::{Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
     /// # fn f(stream: &Stream, times: &mut Pinned<u64>) -> pinmap::Result<()> {
     /// stream.scope(|work| {
     ///     let mut times = times.slice_mut();
@@ -346,11 +297,12 @@ impl<'w> Work<'w> {
 
     /// Has managed memory moved to the memory of the device, or to that of the host, when
     /// everything before is done, and before what is submitted next: the whole pages around
-    /// `memory`. Returns at once. [`Accelerator::prefetch`](crate::Accelerator::prefetch) does it
-    /// now.
+    /// `memory`. Returns at once.
+    /// [`Accelerator::prefetch`](crate::accelerator::Accelerator::prefetch) does it now.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Managed, Place, Stream};
+    /// use pinmap::accelerator::{Managed, Place, Stream};
+    /// use pinmap_testgpu::IncrementF32;
     /// # fn f(stream: &Stream, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
     /// stream.scope(|work| {
     ///     let mut data = numbers.slice_mut();
@@ -368,10 +320,10 @@ impl<'w> Work<'w> {
     /// not managed.
     pub fn prefetch<T: Element>(
         &self,
-        memory: impl Into<DeviceSlice<'w, T>>,
+        memory: impl Source<'w, T>,
         to: Place,
     ) -> Result<Prefetching> {
-        let (memory, device) = (memory.into(), self.core.device());
+        let (memory, device) = (memory.lend(self)?, self.core.device());
         let refuse = |cause| {
             let attempt = format!("move memory in the order of queue {}", self.queue);
             Error::refused(Operation::Submit, attempt, Errno::EINVAL, cause)
@@ -389,11 +341,16 @@ impl<'w> Work<'w> {
         Ok(Prefetching::new(point, result))
     }
 
-    /// Has the device wait until one element is at least `value`, before it executes what is
-    /// submitted next: see [`QueueScope::wait_value`](crate::QueueScope::wait_value).
+    /// Makes the device wait until one element is at least `value`, before it executes what is
+    /// submitted next. The CPU does not wait. The program stores the value by
+    /// [`DeviceSliceMut::set`], or other work stores it.
+    ///
+    /// The end of the work waits for the value, too, for as long as that takes. But if the function
+    /// of the scope or of the submission fails or panics, it waits for a second, and then gives the
+    /// stream up.
     ///
     /// ```no_run
-    /// use pinmap::{Pinned, Stream};
+    /// use pinmap::accelerator::{Pinned, Stream};
     /// # fn f(stream: &Stream, turn: &mut Pinned<u64>) -> pinmap::Result<()> {
     /// stream.scope(|work| {
     ///     let mut turn = turn.slice_mut();
@@ -406,18 +363,14 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
-    pub fn wait_value(
-        &self,
-        of: impl Into<DeviceSlice<'w, u64>>,
-        index: usize,
-        value: u64,
-    ) -> Result<()> {
-        let of = of.into();
+    pub fn wait_value(&self, of: impl Source<'w, u64>, index: usize, value: u64) -> Result<()> {
+        let of = of.lend(self)?;
         self.loans.await_program();
         self.lock()?.queue_mut().wait_value(&of, index, value)
     }
 
-    /// Has the device store `value` in one element, when everything before is done.
+    /// Makes the device store `value` in one element, when everything before is done. The CPU sees
+    /// it by [`DeviceSliceMut::get`], also while the device goes on.
     ///
     /// # Errors
     ///
@@ -434,14 +387,22 @@ impl<'w> Work<'w> {
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
     /// full.
     ///
+    /// Raw packets are not checked. The device reaches what the context registered, allocated,
+    /// lends to work or has [managed](crate::accelerator::Accelerator::manage), with the access
+    /// that the context has there; anything else stops the stream. Managed memory can be all memory
+    /// of the program.
+    ///
     /// ```no_run
-    /// use pinmap::{testgpu::packet, Stream};
-    /// # fn f(stream: &Stream) -> pinmap::Result<()> {
+    /// use pinmap::accelerator::Stream;
+    /// use pinmap::Allocation;
+    /// use pinmap_testgpu::packet;
+    /// # fn f(stream: &Stream, memory: &mut Allocation<u32>) -> pinmap::Result<()> {
+    /// let to = memory.device_addr();
     /// stream.scope(|work| {
-    ///     // SAFETY: The packet accesses nothing.
-    ///     unsafe { work.submit_packets(&[packet::nop()]) }
-    /// })?;
-    /// # Ok(()) }
+    ///     // SAFETY: The packet writes 16 bytes of an allocation, which has more.
+    ///     unsafe { work.submit_packets(&[packet::fill(to, 16, 7, 2)]) }
+    /// })
+    /// # }
     /// ```
     ///
     /// # Errors
@@ -451,17 +412,96 @@ impl<'w> Work<'w> {
     ///
     /// # Safety
     ///
-    /// As for [`QueueScope::submit_packets`](crate::QueueScope::submit_packets). The device is done
-    /// with the packets when the [scope](super::scope()) has ended, or when
-    /// [`Pending`](super::Pending) gives the memory back.
+    /// The packets tell the device where to write. From this call until the device is done with
+    /// them, which the end of the [scope](super::scope()) or of [`Pending`](super::Pending) waits
+    /// for, each byte that they let it write must be one of these:
+    ///
+    /// - memory that only atomics and devices access: of an [`Allocation`](crate::Allocation), a
+    ///   [`Registration`](crate::Registration) or a [`DeviceSliceMut`];
+    /// - other memory of the program that stays allocated, to which nothing refers and which nobody
+    ///   accesses in the meantime, and where any bytes are a valid value;
+    /// - an address at which the device reaches nothing. That stops the stream.
+    ///
+    /// It must be neither in the fences of a queue nor in the slots in which events are recorded.
+    /// No safe function tells the addresses of these. A packet that wrote there would make a wait
+    /// end too early, and the program would use memory while the device works on it. What packets
+    /// read affects only their results.
     #[allow(unsafe_code)]
     pub unsafe fn submit_packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.lock()?;
-        let queue = state.queue_mut();
-        queue.mark_raw();
-        queue.submit(Traced::RawPacket, count, packets, WhenFull::Wait)
+        let stream = state.queue_mut();
+        stream.mark_raw();
+        stream.submit(Traced::RawPacket, count, packets, self.when_full)
+    }
+
+    /// Runs a function that submits work, and tells the device about all of it at once. That costs
+    /// the CPU less than to tell it of each piece. Waiting, recording an event and a full ring tell
+    /// it of what was held back so far.
+    ///
+    /// ```no_run
+    /// use pinmap::accelerator::DeviceSliceMut;
+    /// use pinmap::Result;
+    /// use pinmap_testgpu::IncrementF32;
+    /// # fn f<'w>(work: &pinmap::accelerator::Work<'w>, data: &mut DeviceSliceMut<'w, f32>) -> Result<()> {
+    /// // One store to the doorbell.
+    /// work.batch(|| (0..16).try_for_each(|_| work.launch(IncrementF32 { data: &mut *data })))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of the function. `EIO`: the stream has failed, or was reset since the work began;
+    /// `ENODEV`: the device is gone; these two are noticed here only by a stream that submits by
+    /// [system calls](crate::accelerator::StreamOptions::system_calls); for others, waiting fails
+    /// later.
+    pub fn batch<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        /// Ends the batch, also when the function panics.
+        struct Held<'a, 'w>(&'a Work<'w>);
+
+        impl Held<'_, '_> {
+            fn end(&self) -> Result<()> {
+                self.0.lock()?.queue_mut().unhold()
+            }
+        }
+
+        impl Drop for Held<'_, '_> {
+            fn drop(&mut self) {
+                // On an error, it is published with what comes next.
+                let _ = self.end();
+            }
+        }
+
+        self.lock()?.queue_mut().hold();
+        let held = Held(self);
+        let result = work()?;
+        let held = std::mem::ManuallyDrop::new(held);
+        held.end().map(|()| result)
+    }
+
+    /// Returns the same work, whose submissions fail with `EAGAIN` where they would wait for room
+    /// in the ring: each submits all of its packets or none.
+    ///
+    /// ```no_run
+    /// use pinmap::accelerator::DeviceSliceMut;
+    /// use pinmap::{ErrorKind, Result};
+    /// use pinmap_testgpu::IncrementF32;
+    /// # fn f<'w>(work: &pinmap::accelerator::Work<'w>, data: &mut DeviceSliceMut<'w, f32>) -> Result<()> {
+    /// match work.nonblocking().launch(IncrementF32 { data }) {
+    ///     Err(error) if error.kind() == ErrorKind::WouldBlock => println!("the ring is full"),
+    ///     other => return other,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A submission fails with `EINVAL` if it takes more packets than the ring holds at once.
+    #[must_use]
+    pub fn nonblocking(&self) -> Self {
+        Self {
+            when_full: WhenFull::Refuse,
+            ..Self::new(&self.core, self.queue, &self.loans)
+        }
     }
 }
 
@@ -475,10 +515,14 @@ impl fmt::Debug for Work<'_> {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::memory::slice::tests::Fake;
     use crate::queue::operand::Operands;
+    use crate::queue::options::Engines;
     use crate::queue::Queue;
-    use crate::stream::{scope, Stream};
-    use crate::testgpu::packet;
+    use crate::stream::scope::scope;
+    use crate::stream::Stream;
+    use crate::testgpu::{self, packet};
+    use std::panic::{catch_unwind, AssertUnwindSafe};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -516,6 +560,185 @@ mod tests {
             let result = scope(|scope| nop(&scope.on(&stream)));
             result.expect("done");
         });
+    }
+
+    const IN: u64 = 0x10_0000;
+    const OUT: u64 = 0x30_0000;
+
+    /// A stream whose device has executed everything at any time, and two pieces of memory.
+    fn quick() -> (Stream, Arc<Handle>, Fake, Fake) {
+        let queue = Queue::fake_with_index();
+        let handle = Arc::clone(queue.handle());
+        handle.execute(u64::MAX);
+        let device = handle.device();
+        let (input, output) = (Fake::of(device, IN), Fake::of(device, OUT));
+        let core = Core::fake(queue);
+        (Stream { core }, handle, input, output)
+    }
+
+    fn packets(stream: &Stream) -> Vec<Packet> {
+        stream.core().lock().queue().packets()
+    }
+
+    fn published(stream: &Stream) -> u64 {
+        stream.core().lock().queue().published()
+    }
+
+    fn nop(work: &Work<'_>) -> Result<()> {
+        // SAFETY: It writes nothing.
+        unsafe { work.submit_packets(&[packet::nop()]) }
+    }
+
+    #[test]
+    fn work_becomes_packets_in_order() {
+        let (stream, _, input, mut output) = quick();
+        let done = stream.scope(|work| {
+            let mut to = output.slice_mut::<f32>();
+            work.copy(input.slice(), &mut to)?;
+            work.launch(testgpu::IncrementF32 { data: &mut to })?;
+            work.fill(&mut to, -1.0)?;
+            nop(work)
+        });
+        done.expect("done");
+        let packets = packets(&stream);
+        assert_eq!(packets[0], packet::copy(IN, OUT, 0x2000));
+        assert_eq!(packets[1], packet::launch(3, [OUT, 2048, 0, 0, 0, 0, 0]));
+        assert_eq!(packets[2], packet::fill(OUT, 0x2000, 0xbf80_0000, 2));
+        assert_eq!(packets[3], packet::nop());
+        assert_eq!(packets[5], packet::interrupt());
+        assert_eq!((packets.len(), published(&stream)), (6, 6));
+    }
+
+    #[test]
+    fn the_end_waits_also_after_an_error_or_a_panic() {
+        let (stream, _, input, mut output) = quick();
+        let early = stream.scope(|work| {
+            work.copy(input.slice::<u8>(), output.slice_mut())?;
+            input.slice::<u8>().part(0x2001..).map(drop)
+        });
+        let error = early.expect_err("the function's").to_string();
+        assert!(error.contains("part"), "{error}");
+        // The copy and its marker.
+        assert_eq!((packets(&stream).len(), published(&stream)), (3, 3));
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            stream.scope(|work| -> Result<()> {
+                work.copy(input.slice::<u8>(), output.slice_mut())?;
+                panic!("in the middle");
+            })
+        }));
+        assert!(panic.is_err());
+        assert_eq!(published(&stream), 6);
+    }
+
+    #[test]
+    fn a_stream_that_cannot_be_waited_for_fails_the_scope() {
+        let core = Core::fake(Queue::fake());
+        let error = Stream { core }.scope(|work| nop(work));
+        assert_eq!(error.expect_err("no driver").errno(), Errno::ENOTTY as i32);
+    }
+
+    #[test]
+    fn a_batch_is_published_at_its_end_however_it_ends() {
+        let (stream, ..) = quick();
+        let done = stream.scope(|work| {
+            work.batch(|| {
+                nop(work)?;
+                work.batch(|| nop(work))?;
+                assert_eq!(published(&stream), 0);
+                Ok(())
+            })?;
+            assert_eq!(published(&stream), 2);
+            let failed: Result<()> = work.batch(|| {
+                nop(work)?;
+                Err(Error::new(Operation::Submit, "go on", Errno::EIO))
+            });
+            assert_eq!(failed.expect_err("its own").errno(), Errno::EIO as i32);
+            assert_eq!(published(&stream), 3);
+            let panic = catch_unwind(AssertUnwindSafe(|| {
+                work.batch(|| -> Result<()> {
+                    nop(work)?;
+                    panic!("in the middle");
+                })
+            }));
+            assert!(panic.is_err());
+            assert_eq!(published(&stream), 4);
+            nop(work)
+        });
+        done.expect("done");
+        assert_eq!(published(&stream), 7);
+    }
+
+    #[test]
+    fn values_and_timestamps_are_single_words() {
+        let (stream, handle, _, mut output) = quick();
+        let done = stream.scope(|work| {
+            let mut words = output.slice_mut::<u64>();
+            work.wait_value(&words, 2, 7)?;
+            work.write_value(&mut words, 3, 8)?;
+            work.timestamp(&mut words, 3)?;
+            for index in [words.len(), usize::MAX] {
+                assert!(work.wait_value(&words, index, 1).is_err());
+                assert!(work.write_value(&mut words, index, 1).is_err());
+                assert!(work.timestamp(&mut words, index).is_err());
+            }
+            Ok(())
+        });
+        done.expect("done");
+        let expected = [
+            packet::fence_wait(OUT + 16, 7),
+            packet::fence_write(OUT + 24, 8),
+            packet::timestamp(OUT + 24),
+        ];
+        assert_eq!(packets(&stream)[..3], expected);
+        let mut foreign = Fake::new(IN);
+        let error = stream.scope(|work| work.write_value(&mut foreign.slice_mut(), 0, 1));
+        let error = error.expect_err("another context").to_string();
+        assert!(error.contains("another context"), "{error}");
+        drop(handle);
+    }
+
+    #[test]
+    fn operands_are_checked_before_anything_is_submitted() {
+        let (stream, _, input, mut output) = quick();
+        let foreign = Fake::new(IN);
+        let done = stream.scope(|work| {
+            let mut to = output.slice_mut::<u8>();
+            for refused in [
+                work.copy(foreign.slice(), &mut to),
+                work.copy(input.slice::<u8>().part(1..)?, &mut to),
+                work.copy(to.as_slice(), &mut to),
+                work.nonblocking().copy(foreign.slice(), &mut to),
+            ] {
+                assert_eq!(refused.expect_err("refused").errno(), Errno::EINVAL as i32);
+            }
+            Ok(())
+        });
+        done.expect("done");
+        assert_eq!(packets(&stream), []);
+        let core = Core::fake(Queue::fake_with_index().with_engines(Engines::Copy));
+        let time = Duration::ZERO;
+        let refused = Stream { core }.scope(|work| work.launch(testgpu::Spin { time }));
+        assert!(refused.is_err());
+    }
+
+    /// Memory of work that could not be submitted comes back with the error.
+    #[test]
+    fn a_submission_that_fails_gives_its_memory_back() {
+        let (stream, handle, _, _) = quick();
+        let failed = stream.submit(vec![7], |work, _| {
+            nop(work)?;
+            Err(Error::new(Operation::Submit, "go on", Errno::EINVAL))
+        });
+        let failed = failed.expect_err("the function's");
+        assert_eq!(failed.error.errno(), Errno::EINVAL as i32);
+        assert_eq!(failed.value.wait().expect("the packet is executed"), [7]);
+        handle.poison("a test");
+        let failed = stream
+            .submit(vec![8], |_, _| Ok(()))
+            .expect_err("it has failed");
+        assert_eq!(failed.error.errno(), Errno::EIO as i32);
+        assert!(failed.value.is_done() && failed.value.query().expect("nothing to do"));
+        assert_eq!(failed.value.wait().expect("nothing to wait for"), [8]);
     }
 
     /// A kernel of the program's own may use the stream while it is launched.

@@ -19,13 +19,14 @@ mod tests {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
+    use crate::accelerator::Accelerator;
     use crate::device::Device;
     use crate::memory::allocation::Place;
     use crate::memory::buffer::Buffer;
     use crate::memory::raw::RawRegistration;
     use crate::memory::slice::tests::Fake;
     use crate::queue::{Queue, WhenFull};
-    use crate::{Accelerator, Access};
+    use crate::Access;
 
     /// The names of the spans that were entered, each with the names of its fields.
     #[derive(Clone, Default)]

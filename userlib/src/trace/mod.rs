@@ -11,7 +11,7 @@
 //! With this module a program reads such a file itself, for a format of its own.
 //!
 //! ```no_run
-//! use pinmap::trace::{Trace, PATH_VARIABLE};
+//! use pinmap::inspect::trace::{PATH_VARIABLE, Trace};
 //!
 //! let trace = Trace::create(64 << 20)?;
 //! let program = std::process::Command::new("./program")
@@ -25,7 +25,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! [`PacketFormat::stamp`]: crate::PacketFormat::stamp
+//! [`PacketFormat::stamp`]: crate::accelerator::PacketFormat::stamp
 
 mod layout;
 pub(crate) mod recorder;
@@ -77,7 +77,7 @@ pub struct Contents {
 /// A context: a device that a program has opened.
 ///
 /// ```no_run
-/// # fn f(trace: &pinmap::trace::Trace) -> pinmap::Result<()> {
+/// # fn f(trace: &pinmap::inspect::trace::Trace) -> pinmap::Result<()> {
 /// for context in trace.read().contexts {
 ///     println!("{} ({}) has opened {}", context.command, context.process, context.node.display());
 /// }

@@ -15,7 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use pinmap::{Accelerator, Device};
+use pinmap::accelerator::Accelerator;
+use pinmap::Device;
 
 use crate::pages::Pages;
 use crate::sys;
@@ -107,7 +108,7 @@ impl Fake {
     }
 
     pub(crate) fn accelerator(&self) -> Accelerator {
-        self.open().accelerator().expect("a paged device")
+        pinmap_testgpu::accelerator(&self.open()).expect("a paged device")
     }
 
     /// Makes taking memory back from the device fail from now on.

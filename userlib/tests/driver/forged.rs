@@ -2,8 +2,8 @@
 //! Raw packets in one queue can overwrite the fences of another. Even then there is no reference to
 //! memory that a device can reach.
 
-use pinmap::stream::{self, StreamOptions, Unregistered};
-use pinmap::{Access, Buffer, Error};
+use pinmap::accelerator::StreamOptions;
+use pinmap::{accelerator, Access, Buffer, Error};
 
 use crate::fake::Fake;
 
@@ -15,9 +15,9 @@ fn borrowed_memory_is_released_before_its_scope_ends() {
     let mut vram = gpu.alloc_vram::<u8>(4096).expect("memory");
     let mut target = Buffer::<u8>::new(4096).expect("memory");
     let source = vec![1u8; 4096];
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
-        work.copy_to(vram.slice(), &mut target, Unregistered::Register)?;
+        work.copy(vram.slice(), &mut target)?;
         assert_eq!(fake.registrations().0, 1);
         fake.forge_fences();
         Ok(())
@@ -25,9 +25,9 @@ fn borrowed_memory_is_released_before_its_scope_ends() {
     .expect("it seems to be done");
     assert_eq!(fake.registrations().0, 0);
     target[0] = 1;
-    stream::scope(|scope| -> Result<(), Error> {
+    accelerator::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
-        work.copy_from(&source, vram.slice_mut(), Unregistered::Register)?;
+        work.copy(&source, vram.slice_mut())?;
         fake.forge_fences();
         Ok(())
     })
@@ -43,7 +43,7 @@ fn memory_is_released_before_it_is_given_back() {
     let vram = gpu.alloc_vram::<u8>(4096).expect("memory");
     let target = Buffer::<u8>::new(4096).expect("memory");
     let pending = stream.submit((vram, target), |work, (vram, target)| {
-        work.copy_to(vram.slice(), target, Unregistered::Register)
+        work.copy(vram.slice(), target)
     });
     let pending = pending.expect("submitted");
     assert_eq!(fake.registrations().0, 1);

@@ -7,8 +7,9 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::Command;
 
 use nix::libc::{EEXIST, EIO, EOPNOTSUPP, SIGABRT};
-use pinmap::stream::{self, StreamOptions};
-use pinmap::{testgpu, Accelerator, Error, Queue, QueueOptions, Reach, Result};
+use pinmap::accelerator::{Accelerator, Reach, Stream, StreamOptions};
+use pinmap::{accelerator, Error, Result};
+use pinmap_testgpu as testgpu;
 
 use crate::fake::Fake;
 
@@ -18,15 +19,15 @@ const CHILD: &str = "PINMAP_TEST_CHILD";
 /// Every address.
 const ALL: (u64, u64) = (0, u64::MAX);
 
-fn queue(gpu: &Accelerator) -> Queue {
-    gpu.queue(QueueOptions::new()).expect("a queue")
+fn stream(gpu: &Accelerator) -> Stream {
+    gpu.stream(StreamOptions::new()).expect("a queue")
 }
 
 /// Has the device increment numbers, and returns how it reaches them.
-fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach> {
-    queue.scope(|scope| {
-        let mut data = scope.slice_mut(numbers)?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+fn increment(stream: &Stream, numbers: &mut [f32]) -> Result<Reach> {
+    stream.scope(|work| {
+        let mut data = work.slice_mut(numbers)?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     })
 }
@@ -40,14 +41,14 @@ fn everything_is_managed_as_long_as_a_queue_needs_it() {
     let fake = Fake::new();
     fake.let_fault();
     let gpu = fake.accelerator();
-    let (mut one, mut two) = (queue(&gpu), queue(&gpu));
+    let (one, two) = (stream(&gpu), stream(&gpu));
     let mut numbers = vec![0.0; 1000];
     assert_eq!(fake.managed(), []);
     for _ in 0..3 {
-        let reach = increment(&mut one, &mut numbers).expect("done");
+        let reach = increment(&one, &mut numbers).expect("done");
         assert_eq!((reach, fake.managed()), (Reach::Managed, vec![ALL]));
     }
-    increment(&mut two, &mut numbers).expect("done");
+    increment(&two, &mut numbers).expect("done");
     drop(one);
     assert_eq!(fake.managed(), [ALL]);
     drop(two);
@@ -59,7 +60,7 @@ fn the_program_chooses_what_is_managed() {
     let fake = Fake::new();
     fake.let_fault();
     let gpu = fake.accelerator();
-    let mut queue = queue(&gpu);
+    let stream = stream(&gpu);
     let (mut inside, mut outside) = (vec![0.0; 10_000], vec![0.0; 10_000]);
     let managed = gpu.manage(&inside[..]).expect("managed");
     let (addr, len) = managed.range().expect("a range");
@@ -67,9 +68,9 @@ fn the_program_chooses_what_is_managed() {
     assert_eq!(fake.managed(), [(addr as u64, len as u64)]);
     let again = gpu.manage(&inside[10..20]).expect("in the other");
     assert_eq!(fake.managed().len(), 1);
-    let reach = increment(&mut queue, &mut inside).expect("done");
+    let reach = increment(&stream, &mut inside).expect("done");
     assert_eq!((reach, fake.registrations().1), (Reach::Managed, 0));
-    let reach = increment(&mut queue, &mut outside).expect("done");
+    let reach = increment(&stream, &mut outside).expect("done");
     assert!(is_registered(reach), "{reach:?}");
     let error = gpu.manage_all().expect_err("a range is managed");
     assert_eq!(error.errno(), EEXIST, "{error}");
@@ -90,15 +91,15 @@ fn work_keeps_what_it_needs_managed() {
     let fake = Fake::new();
     fake.let_fault();
     let gpu = fake.accelerator();
-    let mut queue = queue(&gpu);
+    let stream = stream(&gpu);
     let mut numbers = vec![0.0f32; 10_000];
     let managed = gpu.manage(&numbers[..]).expect("managed");
-    queue
-        .scope(|scope| {
-            let mut data = scope.slice_mut(&mut numbers)?;
+    stream
+        .scope(|work| {
+            let mut data = work.slice_mut(&mut numbers)?;
             drop(managed);
             assert_eq!(fake.managed().len(), 1);
-            scope.launch(testgpu::IncrementF32 { data: &mut data })
+            work.launch(testgpu::IncrementF32 { data: &mut data })
         })
         .expect("done");
     assert_eq!(fake.managed(), []);
@@ -109,19 +110,19 @@ fn a_device_that_cannot_fault_has_slices_registered() {
     let fake = Fake::new();
     let gpu = fake.accelerator();
     assert_eq!(gpu.manage_all().expect_err("it cannot").errno(), EOPNOTSUPP);
-    let mut queue = queue(&gpu);
+    let stream = stream(&gpu);
     let mut numbers = vec![0.0; 10_000];
     for _ in 0..3 {
-        let reach = increment(&mut queue, &mut numbers).expect("done");
+        let reach = increment(&stream, &mut numbers).expect("done");
         assert!(matches!(reach, Reach::Registered { bytes, .. } if bytes >= 40_000));
         assert_eq!(fake.registrations().0, 0);
     }
     // Also if it can, but the program wants it so.
     fake.let_fault();
     let gpu = fake.accelerator();
-    let options = QueueOptions::new().register_slices();
-    let mut queue = gpu.queue(options).expect("a queue");
-    let reach = increment(&mut queue, &mut numbers).expect("done");
+    let options = StreamOptions::new().register_slices();
+    let stream = gpu.stream(options).expect("a stream");
+    let reach = increment(&stream, &mut numbers).expect("done");
     assert!(is_registered(reach) && fake.managed().is_empty());
 }
 
@@ -134,7 +135,7 @@ fn slices_share_pages() {
     let mut all = vec![0.0f32; 40_000];
     let (x, rest) = all.split_at_mut(10_001);
     let (y, z) = rest.split_at_mut(10_001);
-    stream::scope(|scope| -> Result<()> {
+    accelerator::scope(|scope| -> Result<()> {
         let (one, two) = (scope.on(&streams[0]), scope.on(&streams[1]));
         let (x, mut z) = (one.slice(x)?, two.slice_mut(z)?);
         let mut y = one.slice_mut(y)?;
@@ -155,12 +156,12 @@ fn slices_share_pages() {
 fn the_cpu_writes_nothing_beside_a_slice() {
     let fake = Fake::new();
     fake.let_fault();
-    let mut queue = queue(&fake.accelerator());
+    let stream = stream(&fake.accelerator());
     let mut bytes = [9u8; 64];
-    queue
-        .scope(|scope| {
+    stream
+        .scope(|work| {
             let (_, part) = bytes.split_at_mut(3);
-            let mut slice = scope.slice_mut(&mut part[..31])?;
+            let mut slice = work.slice_mut(&mut part[..31])?;
             slice.write(0, &[1; 31])?;
             slice.set(30, 2)?;
             assert_eq!((slice.get(29)?, slice.get(30)?), (1, 2));
@@ -177,12 +178,12 @@ fn the_cpu_writes_nothing_beside_a_slice() {
 #[test]
 fn a_panic_ends_the_loans_after_the_wait() {
     let fake = Fake::new();
-    let mut queue = queue(&fake.accelerator());
+    let stream = stream(&fake.accelerator());
     let mut numbers = vec![0.0f32; 10];
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        queue.scope(|scope| -> Result<()> {
-            let mut data = scope.slice_mut(&mut numbers)?;
-            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+        stream.scope(|work| -> Result<()> {
+            let mut data = work.slice_mut(&mut numbers)?;
+            work.launch(testgpu::IncrementF32 { data: &mut data })?;
             assert_ne!(fake.registrations().0, 0);
             panic!("in the middle")
         })
@@ -232,7 +233,7 @@ fn contexts_manage_for_themselves() {
     let ranges = [&gpus[0], &gpus[1]].map(|gpu| gpu.manage(&numbers[..]).expect("managed"));
     let streams =
         [&gpus[0], &gpus[1]].map(|gpu| gpu.stream(StreamOptions::new()).expect("a stream"));
-    stream::scope(|scope| -> Result<()> {
+    accelerator::scope(|scope| -> Result<()> {
         for stream in &streams {
             for part in numbers.chunks(1000) {
                 let slice = scope.on(stream).slice(part)?;
@@ -250,7 +251,7 @@ fn contexts_manage_for_themselves() {
 #[test]
 fn slices_of_another_context_are_refused() {
     let (fake, other) = (Fake::new(), Fake::new());
-    let (mut one, mut two) = (queue(&fake.accelerator()), queue(&other.accelerator()));
+    let (one, two) = (stream(&fake.accelerator()), stream(&other.accelerator()));
     let mut numbers = vec![0.0f32; 10];
     one.scope(|outer| {
         let mut data = outer.slice_mut(&mut numbers)?;
@@ -273,17 +274,17 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
             (vec![0.0f32; 10], gpu.alloc_vram::<f32>(10).expect("memory"));
         match case.to_str() {
             Some("queue") => {
-                let mut queue = queue(&gpu);
-                let result = queue.scope(|scope| {
-                    let mut data = scope.slice_mut(&mut numbers)?;
+                let stream = stream(&gpu);
+                let result = stream.scope(|work| {
+                    let mut data = work.slice_mut(&mut numbers)?;
                     fake.get_stuck();
-                    scope.launch(testgpu::IncrementF32 { data: &mut data })
+                    work.launch(testgpu::IncrementF32 { data: &mut data })
                 });
                 println!("the scope has returned: {result:?}");
             }
             Some("stream") => {
                 let stream = gpu.stream(StreamOptions::new()).expect("a stream");
-                let result = stream::scope(|scope| {
+                let result = accelerator::scope(|scope| {
                     let work = scope.on(&stream);
                     let mut data = work.slice_mut(&mut numbers)?;
                     fake.get_stuck();
@@ -293,11 +294,11 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
             }
             Some("managed") => {
                 fake.let_fault();
-                let mut queue = queue(&gpu);
+                let stream = stream(&gpu);
                 let mut managed = gpu.alloc_managed::<f32>(10).expect("memory");
-                let result = queue.scope(|scope| {
+                let result = stream.scope(|work| {
                     fake.get_stuck();
-                    scope.launch(testgpu::IncrementF32 {
+                    work.launch(testgpu::IncrementF32 {
                         data: &mut managed.slice_mut(),
                     })
                 });
@@ -305,10 +306,10 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
             }
             // Memory that was registered by the program has no references anyway.
             _ => {
-                let mut queue = queue(&gpu);
-                let result = queue.scope(|scope| {
+                let stream = stream(&gpu);
+                let result = stream.scope(|work| {
                     fake.get_stuck();
-                    scope.launch(testgpu::IncrementF32 {
+                    work.launch(testgpu::IncrementF32 {
                         data: &mut vram.slice_mut(),
                     })
                 });

@@ -4,9 +4,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::testgpu::packet;
-use pinmap::{Buffer, DeviceSlice, QueueOptions, RegisterOptions, Stream};
+use pinmap::accelerator::{DeviceSlice, Event, Source, Stream, StreamOptions, Work};
+use pinmap::{accelerator, Buffer, RegisterOptions, Result};
+use pinmap_testgpu::packet;
 
 use crate::fake::Fake;
 
@@ -23,14 +23,15 @@ fn in_time(what: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// An operand whose conversion uses the stream.
+/// An operand that uses the stream when it is lent.
 struct Busy<'a>(DeviceSlice<'a, f32>, &'a Stream, &'a Event);
 
-impl<'a> From<Busy<'a>> for DeviceSlice<'a, f32> {
-    fn from(Busy(slice, stream, event): Busy<'a>) -> Self {
-        stream.record(event).expect("recorded");
-        stream.call(|| ()).expect("called");
-        slice
+impl<'w, 'a: 'w> Source<'w, f32> for Busy<'a> {
+    fn lend(self, _: &Work<'w>) -> Result<DeviceSlice<'w, f32>> {
+        let Busy(slice, stream, event) = self;
+        stream.record(event)?;
+        stream.call(|| ())?;
+        Ok(slice)
     }
 }
 
@@ -45,7 +46,7 @@ fn operands_may_use_the_stream() {
         );
         let from = gpu.device().alloc::<f32>(8).expect("memory");
         let mut to = gpu.device().alloc::<f32>(8).expect("memory");
-        stream::scope(|scope| {
+        accelerator::scope(|scope| {
             let busy = Busy(from.slice(), &stream, &event);
             scope.on(&stream).copy(busy, to.slice_mut())
         })
@@ -56,39 +57,38 @@ fn operands_may_use_the_stream() {
             unsafe { target.align_to_mut::<f32>() }
         };
         let from = gpu.device().alloc::<f32>(1024).expect("memory");
-        stream::scope(|scope| {
+        accelerator::scope(|scope| {
             let busy = Busy(from.slice(), &stream, &event);
-            let register = stream::Unregistered::Register;
-            scope.on(&stream).copy_to(busy, floats, register)
+            scope.on(&stream).copy(busy, floats)
         })
         .expect("copied");
     });
 }
 
-/// An operand whose conversion uses the scope for which it is.
-struct Submits<'a, 'scope, 'env>(DeviceSlice<'a, f32>, &'a pinmap::QueueScope<'scope, 'env>);
+/// An operand that uses the work for which it is.
+struct Submits<'a>(DeviceSlice<'a, f32>);
 
-impl<'a> From<Submits<'a, '_, '_>> for DeviceSlice<'a, f32> {
-    fn from(Submits(slice, scope): Submits<'a, '_, '_>) -> Self {
+impl<'w, 'a: 'w> Source<'w, f32> for Submits<'a> {
+    fn lend(self, work: &Work<'w>) -> Result<DeviceSlice<'w, f32>> {
         // SAFETY: It writes nothing.
-        unsafe { scope.submit_packets(&[packet::nop()]) }.expect("submitted");
-        slice
+        unsafe { work.submit_packets(&[packet::nop()])? };
+        Ok(self.0)
     }
 }
 
 #[test]
-fn operands_may_use_the_queue() {
+fn operands_may_use_their_work() {
     in_time(|| {
         let fake = Fake::new();
         let gpu = fake.accelerator();
-        let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
+        let stream = gpu.stream(StreamOptions::new()).expect("a stream");
         let from = gpu.device().alloc::<f32>(8).expect("memory");
         let mut to = gpu.device().alloc::<f32>(8).expect("memory");
-        queue
-            .scope(|scope| {
+        stream
+            .scope(|work| {
                 let mut to = to.slice_mut();
-                scope.copy(Submits(from.slice(), scope), &mut to)?;
-                scope.try_copy(Submits(from.slice(), scope), &mut to)
+                work.copy(Submits(from.slice()), &mut to)?;
+                work.nonblocking().copy(Submits(from.slice()), &mut to)
             })
             .expect("copied");
     });

@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use nix::libc::{EIO, SIGABRT};
-use pinmap::stream::{self, StreamOptions, Unregistered};
-use pinmap::{Access, Allocation, Buffer, Error, Stream};
+use pinmap::accelerator::{Stream, StreamOptions};
+use pinmap::{accelerator, Access, Allocation, Buffer, Error};
 
 use crate::fake::{After, Fake};
 
@@ -70,9 +70,9 @@ fn parts(fake: &Fake) -> (Stream, Allocation<u8>, Buffer) {
 }
 
 fn copy_to(stream: &Stream, vram: &Allocation<u8>, target: &mut [u8]) -> Result<(), Error> {
-    stream::scope(|scope| {
+    accelerator::scope(|scope| {
         let work = scope.on(stream);
-        work.copy_to(vram.slice(), target, Unregistered::Register)
+        work.copy(vram.slice(), target)
     })
 }
 
@@ -97,7 +97,7 @@ fn ends_work_that_it_was_handed_over_to_with_an_error() {
     let fake = Fake::new();
     let (stream, vram, target) = parts(&fake);
     let pending = stream.submit((vram, target), |work, (vram, target)| {
-        work.copy_to(vram.slice(), target, Unregistered::Register)
+        work.copy(vram.slice(), target)
     });
     let pending = pending.expect("submitted");
     fake.break_iommu(After::Gone);

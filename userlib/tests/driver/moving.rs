@@ -6,11 +6,12 @@ use std::thread::yield_now;
 use std::time::Duration;
 
 use nix::libc::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP};
-use pinmap::stream::{self, StreamOptions};
-use pinmap::{
-    testgpu, Accelerator, Advice, Error, ManageOptions, Managed, Place, QueueOptions, Reach,
-    Result, Rule,
+use pinmap::accelerator::{
+    Accelerator, Advice, ManageOptions, Managed, Place, Reach, StreamOptions,
 };
+use pinmap::inspect::Rule;
+use pinmap::{accelerator, Error, Result};
+use pinmap_testgpu as testgpu;
 
 use crate::fake::Fake;
 
@@ -184,13 +185,13 @@ fn a_device_that_cannot_fault_says_so() {
 }
 
 fn increment(numbers: &mut Managed<f32>) -> Result<Reach> {
-    let mut queue = numbers.accelerator().queue(QueueOptions::new())?;
+    let stream = numbers.accelerator().stream(StreamOptions::new())?;
     let addr = numbers.as_ptr().addr();
     assert_eq!(numbers.addr(), addr);
-    queue.scope(|scope| {
+    stream.scope(|work| {
         let mut data = numbers.slice_mut();
         assert_eq!(data.device_addr(), addr as u64);
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         data.set(1, 5.0)?;
         Ok(data.reach())
     })
@@ -259,10 +260,10 @@ fn a_value_can_have_a_range_of_its_own() {
 fn managed_memory_stays_borrowed_whatever_happens() {
     let (fake, gpu) = faulting();
     let mut numbers = gpu.alloc_managed::<f32>(10).expect("memory");
-    let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
+    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        queue.scope(|scope| -> Result<()> {
-            scope.launch(testgpu::IncrementF32 {
+        stream.scope(|work| -> Result<()> {
+            work.launch(testgpu::IncrementF32 {
                 data: &mut numbers.slice_mut(),
             })?;
             panic!("in the middle")
@@ -271,7 +272,6 @@ fn managed_memory_stays_borrowed_whatever_happens() {
     assert!(panic.is_err());
     numbers[0] = 1.0;
     // Handed over and forgotten, it stays for ever.
-    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let addr = numbers.addr();
     let pending = stream.submit(numbers, |work, numbers| {
         work.launch(testgpu::IncrementF32 {
@@ -279,7 +279,7 @@ fn managed_memory_stays_borrowed_whatever_happens() {
         })
     });
     std::mem::forget(pending.expect("submitted"));
-    drop((stream, queue));
+    drop(stream);
     assert_eq!(fake.managed().len(), 1);
     // SAFETY: It is never unmapped, and nothing writes to it.
     assert_eq!(unsafe { (addr as *const f32).read() }, 1.0);
@@ -294,19 +294,19 @@ fn managed_memory_stays_borrowed_whatever_happens() {
 fn memory_of_another_context_is_no_operand() {
     let ((_one, gpu), (_two, other)) = (faulting(), faulting());
     let mut numbers = other.alloc_managed::<f32>(10).expect("memory");
-    let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
-    let error = queue.scope(|scope| {
-        scope.launch(testgpu::IncrementF32 {
+    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
+    let error = stream.scope(|work| {
+        work.launch(testgpu::IncrementF32 {
             data: &mut numbers.slice_mut(),
         })
     });
     let error = error.expect_err("another context").to_string();
     assert!(error.contains("another context"), "{error}");
     // Lent as any slice it is one.
-    queue
-        .scope(|scope| {
-            let mut data = scope.slice_mut(&mut numbers)?;
-            scope.launch(testgpu::IncrementF32 { data: &mut data })
+    stream
+        .scope(|work| {
+            let mut data = work.slice_mut(&mut numbers)?;
+            work.launch(testgpu::IncrementF32 { data: &mut data })
         })
         .expect("done");
 }
@@ -330,7 +330,7 @@ fn memory_moves_in_the_order_of_a_stream() {
     wait_until(|| device(&numbers) == PAGE as u64);
     stream.synchronize().expect("done");
     assert!(moving.is_done());
-    let moving = stream::scope(|scope| {
+    let moving = accelerator::scope(|scope| {
         let work = scope.on(&stream);
         let mut data = numbers.slice_mut();
         work.launch(testgpu::IncrementF32 { data: &mut data })?;
@@ -359,11 +359,13 @@ fn failures_of_moving_come_with_the_result() {
     let (_fake, gpu) = faulting();
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let memory = gpu.device().alloc::<f32>(10).expect("memory");
-    let moving = stream::scope(|scope| scope.on(&stream).prefetch(memory.slice(), Place::Vram));
+    let moving =
+        accelerator::scope(|scope| scope.on(&stream).prefetch(memory.slice(), Place::Vram));
     let moving = moving.expect("submitted");
     stream.synchronize().expect("done");
     let errno = loop {
-        let again = stream::scope(|scope| scope.on(&stream).prefetch(memory.slice(), Place::Vram));
+        let again =
+            accelerator::scope(|scope| scope.on(&stream).prefetch(memory.slice(), Place::Vram));
         // The made-up fence does not wait for the host function, whose result may be missing.
         match again
             .expect("submitted")

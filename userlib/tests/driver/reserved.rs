@@ -5,9 +5,9 @@ use std::mem::forget;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use nix::libc::{EEXIST, EINVAL, ENOMEM};
-use pinmap::{
-    testgpu, Accelerator, Error, Managed, Place, QueueOptions, Reach, Reason, Result, WindowOptions,
-};
+use pinmap::accelerator::{Accelerator, Managed, Place, Reach, StreamOptions, WindowOptions};
+use pinmap::{Error, Reason, Result};
+use pinmap_testgpu as testgpu;
 
 use crate::fake::Fake;
 
@@ -141,10 +141,10 @@ fn memory_of_a_window_does_not_overlap() {
 }
 
 fn increment(numbers: &mut Managed<f32>) -> Result<Reach> {
-    let mut queue = numbers.accelerator().queue(QueueOptions::new())?;
-    queue.scope(|scope| {
+    let stream = numbers.accelerator().stream(StreamOptions::new())?;
+    stream.scope(|work| {
         let mut data = numbers.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     })
 }
@@ -166,22 +166,22 @@ fn memory_of_a_window_is_as_any_other() {
     assert_eq!(numbers.discard(), 3 * PAGE);
 
     // A slice of it, as of any memory, needs no other range.
-    let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
-    let reach: Result<Reach> = queue.scope(|scope| {
-        let mut data = scope.slice_mut(&mut numbers[..])?;
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
+    let reach: Result<Reach> = stream.scope(|work| {
+        let mut data = work.slice_mut(&mut numbers[..])?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     });
     assert_eq!(reach.expect("done"), Reach::Managed);
     assert_eq!((fake.managed().len(), fake.registrations().1), (1, 0));
     // Other memory is managed as ever, and a window can be made then, too.
     let mut others = vec![0.0f32; 10];
-    let reach: Result<Reach> = queue.scope(|scope| Ok(scope.slice_mut(&mut others)?.reach()));
+    let reach: Result<Reach> = stream.scope(|work| Ok(work.slice_mut(&mut others)?.reach()));
     assert_eq!(reach.expect("done"), Reach::Managed);
     assert_eq!((fake.managed().len(), fake.registrations().1), (2, 0));
     let second = gpu.window(WindowOptions::new(HUGE)).expect("a window");
     assert_eq!(fake.managed().len(), 3);
-    drop((queue, second));
+    drop((stream, second));
     assert_eq!(fake.managed().len(), 1);
     // Memory outlives the window that it is from.
     drop(window);
@@ -205,9 +205,9 @@ fn what_is_forgotten_stays() {
     let unwound = catch_unwind(AssertUnwindSafe(|| {
         let mut numbers = window.alloc_at::<u64>(HUGE, 8).expect("memory");
         numbers[0] = 1;
-        let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
-        queue.scope(|scope| -> Result<()> {
-            scope.slice(&numbers[..])?;
+        let stream = gpu.stream(StreamOptions::new()).expect("a stream");
+        stream.scope(|work| -> Result<()> {
+            work.slice(&numbers[..])?;
             panic!("in a scope");
         })
     }));

@@ -5,10 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use nix::libc::{EFAULT, EIO, ENODEV, ENOSPC, SIGABRT};
-use pinmap::{
-    Accelerator, Access, Buffer, Error, ErrorKind, QueueOptions, Reason, RegisterOptions,
-    Registered, Registration,
-};
+use pinmap::accelerator::{Accelerator, Registered, StreamOptions};
+use pinmap::{Access, Buffer, Error, ErrorKind, Reason, RegisterOptions, Registration};
 
 use crate::fake::{After, Fake};
 
@@ -353,15 +351,15 @@ fn many_pieces_are_all_or_none() {
 fn work_keeps_the_pages_that_it_needs() {
     let fake = Fake::new();
     let gpu = fake.accelerator();
-    let mut queue = gpu
-        .queue(QueueOptions::new().register_slices())
+    let stream = gpu
+        .stream(StreamOptions::new().register_slices())
         .expect("a queue");
     let mut memory = vec![0u32; 4 * PAGE];
     let (ours, theirs) = memory.split_at_mut(2 * PAGE + 100);
-    queue
-        .scope(|scope| {
-            let mut theirs = scope.slice_mut(theirs)?;
-            scope.fill(&mut theirs, 7)?;
+    stream
+        .scope(|work| {
+            let mut theirs = work.slice_mut(theirs)?;
+            work.fill(&mut theirs, 7)?;
             let (first, second) = ours.split_at_mut(300);
             let before = fake.registered();
             let registered = gpu.register_all([first, second]).expect("registered");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Copies from memory that is not registered, with several copies in flight at once.
 
-use pinmap::stream::{self, StreamOptions, Unregistered};
-use pinmap::{Accelerator, Element, Result};
+use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap::{accelerator, Element, Result};
 
 use crate::fake::Fake;
 
@@ -18,12 +18,10 @@ fn copy<T: Element>(
         streams.push(gpu.stream(StreamOptions::new())?);
         targets.push(gpu.alloc_vram::<T>(window.len())?);
     }
-    stream::scope(|scope| {
+    accelerator::scope(|scope| {
         for ((window, stream), target) in windows.iter().zip(&streams).zip(&mut targets) {
             let (from, mut to) = (&data[window.clone()], target.slice_mut());
-            scope
-                .on(stream)
-                .copy_from(from, &mut to, Unregistered::Register)?;
+            scope.on(stream).copy(from, &mut to)?;
         }
         Ok(())
     })

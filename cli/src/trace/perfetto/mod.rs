@@ -13,13 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::Duration;
 
-use pinmap::trace::{Activity, ActivityKind, Contents, Context, QueueRecord};
-use pinmap::Direction;
+use pinmap::accelerator::Direction;
+use pinmap::inspect::trace::{Activity, ActivityKind, Contents, Context, QueueRecord};
 use serde::Serialize;
 use serde_json::{json, Map, Value};
 
-use crate::size;
-use crate::Result;
+use crate::{size, Result};
 
 use super::kernel::{Event as KernelEvent, Events as KernelEvents};
 

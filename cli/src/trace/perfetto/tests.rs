@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::trace::kernel::tests::event;
-use pinmap::trace::Clock;
+use pinmap::inspect::trace::Clock;
 
 const MICRO: u64 = 1000;
 

@@ -5,9 +5,10 @@
 
 use std::time::Instant;
 
-use pinmap::testgpu::packet;
-use pinmap::{Accelerator, Allocation, QueueOptions};
+use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap::Allocation;
 use pinmap_samples::work::Work;
+use pinmap_testgpu::packet;
 
 use crate::{Bench, Result};
 
@@ -41,24 +42,22 @@ pub(crate) fn measure(bench: &Bench, gpu: &Accelerator) -> Result<()> {
 
 /// The processor's time for a packet, alone or sixteen at a time.
 fn submission(bench: &Bench, gpu: &Accelerator) -> Result<()> {
-    let options = QueueOptions::new().packets(4096);
-    let mut queues = [gpu.queue(options)?, gpu.queue(options.system_calls())?];
+    let options = StreamOptions::new().packets(4096);
+    let streams = [gpu.stream(options)?, gpu.stream(options.system_calls())?];
     for (operation, together) in [("submit", 1), ("submit-16", 16)] {
         bench.compare(operation, "0KiB", "packet", ["ring", "ioctl"], |system| {
             let nops = [packet::nop()];
-            let time = queues[system].scope(|scope| {
+            let time = streams[system].scope(|work| {
                 let start = Instant::now();
                 for _ in 0..PACKETS / together {
-                    let batch = scope.batch();
-                    for _ in 0..together {
+                    work.batch(|| {
                         // SAFETY: They write nothing.
-                        unsafe { scope.submit_packets(&nops)? };
-                    }
-                    batch.publish()?;
+                        (0..together).try_for_each(|_| unsafe { work.submit_packets(&nops) })
+                    })?;
                 }
                 let time = start.elapsed();
                 // Setting up is not measured, and is the same for both.
-                scope.wait()?;
+                work.stream().synchronize()?;
                 Ok::<_, pinmap::Error>(time)
             })?;
             Ok((time / PACKETS as u32).as_nanos() as u64)
@@ -70,15 +69,15 @@ fn submission(bench: &Bench, gpu: &Accelerator) -> Result<()> {
 /// Copies to the device, from it, one after the other, and at once by two queues.
 fn both_directions(bench: &Bench, gpu: &Accelerator) -> Result<()> {
     let floats = (16 << 20) / size_of::<f32>();
-    let mut queues = [
-        gpu.queue(QueueOptions::new())?,
-        gpu.queue(QueueOptions::new())?,
+    let streams = [
+        gpu.stream(StreamOptions::new())?,
+        gpu.stream(StreamOptions::new())?,
     ];
     let mut host: [Allocation<f32>; 2] = [gpu.device().alloc(floats)?, gpu.device().alloc(floats)?];
     let mut vram: [Allocation<f32>; 2] = [gpu.alloc_vram(floats)?, gpu.alloc_vram(floats)?];
     let systems = ["up", "down", "one-after-the-other", "at-once"];
     bench.compare("copy", "16MiB", "gpu", systems, |system| {
-        let [first, second] = &mut queues;
+        let [first, second] = &streams;
         let ([from, back], [there, of]) = (&mut host, &mut vram);
         let (from, mut back) = (from.slice_mut(), back.slice_mut());
         let (mut there, of) = (there.slice_mut(), of.slice_mut());
@@ -88,12 +87,12 @@ fn both_directions(bench: &Bench, gpu: &Accelerator) -> Result<()> {
                 up.copy(&from, &mut there)?;
             }
             if system == 2 {
-                up.wait()?;
+                first.synchronize()?;
             }
             if system != 0 {
                 second.scope(|down| down.copy(&of, &mut back))?;
             }
-            up.wait()
+            Ok(())
         })?;
         Ok(start.elapsed().as_nanos() as u64)
     })

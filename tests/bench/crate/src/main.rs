@@ -79,7 +79,7 @@ impl Bench {
 
 fn run() -> Result<()> {
     let bench = Bench::new()?;
-    match pinmap::Accelerator::find() {
+    match pinmap_testgpu::find() {
         Ok(gpu) => gpu::measure(&bench, &gpu),
         Err(_) => cached::measure(&bench),
     }

@@ -2,7 +2,8 @@
 //! Uses the features of the crate for other crates: elements by `bytemuck`, `half` and `zerocopy`,
 //! and `serde`.
 use half::f16;
-use pinmap::{Accelerator, Device, Result, StreamOptions};
+use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap::{Device, Result};
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
@@ -59,7 +60,7 @@ fn serialized(gpu: &Accelerator) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     elements(&gpu)?;
     serialized(&gpu)
 }

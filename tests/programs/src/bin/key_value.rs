@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead};
 
 use anyhow::{bail, Context, Result};
-use pinmap::testgpu::Crc32c;
-use pinmap::{Accelerator, Pinned, Queue, QueueOptions, Registered};
+use pinmap::accelerator::{Accelerator, Pinned, Registered, Stream, StreamOptions};
+use pinmap_testgpu::Crc32c;
 
 const CAPACITY: usize = 16 << 20;
 const BATCH: usize = 512;
@@ -26,7 +26,7 @@ impl Value {
 }
 
 struct Store {
-    queue: Queue,
+    stream: Stream,
     memory: Registered<Vec<u8>>,
     crcs: Pinned<u32>,
     values: BTreeMap<String, Value>,
@@ -37,7 +37,7 @@ struct Store {
 impl Store {
     fn new(gpu: &Accelerator) -> Result<Self> {
         Ok(Self {
-            queue: gpu.queue(QueueOptions::new().packets(2 * BATCH as u32))?,
+            stream: gpu.stream(StreamOptions::new().packets(2 * BATCH as u32))?,
             memory: gpu.register(vec![0; CAPACITY])?,
             crcs: gpu.alloc(BATCH)?,
             values: BTreeMap::new(),
@@ -85,14 +85,15 @@ impl Store {
         let values: Vec<_> = self.values.iter().collect();
         let mut corrupt = Vec::new();
         for values in values.chunks(BATCH) {
-            self.queue.scope(|scope| {
-                let batch = scope.batch();
-                let mut crcs = self.crcs.slice_mut();
-                for (index, (_, value)) in values.iter().enumerate() {
-                    let data = self.memory.slice().part(value.offset..value.offset + value.len)?;
-                    scope.launch(Crc32c { data, crc: &mut crcs.part(index..=index)? })?;
-                }
-                batch.publish()
+            self.stream.scope(|work| {
+                let (memory, mut crcs) = (self.memory.slice(), self.crcs.slice_mut());
+                work.batch(|| {
+                    for (index, (_, value)) in values.iter().enumerate() {
+                        let data = memory.part(value.offset..value.offset + value.len)?;
+                        work.launch(Crc32c { data, crc: &mut crcs.part(index..=index)? })?;
+                    }
+                    Ok(())
+                })
             })?;
             let wrong = values.iter().zip(&self.crcs).filter(|((_, value), &crc)| value.crc != crc);
             corrupt.extend(wrong.map(|((key, _), _)| key.as_str()));
@@ -102,7 +103,7 @@ impl Store {
 }
 
 fn main() -> Result<()> {
-    let mut store = Store::new(&Accelerator::find()?)?;
+    let mut store = Store::new(&pinmap_testgpu::find()?)?;
     for line in io::stdin().lock().lines() {
         let line = line?;
         match line.splitn(3, ' ').collect::<Vec<_>>()[..] {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Adds 1 to numbers, in a task of tokio that does not block its thread.
-use pinmap::{testgpu::IncrementF32, Accelerator, StreamOptions};
+use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap_testgpu::IncrementF32;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let stream = gpu.stream(StreamOptions::new())?;
     let numbers = gpu.alloc_from(&[1.0f32; 1024])?;
     let pending = stream.submit(numbers, |work, numbers| {

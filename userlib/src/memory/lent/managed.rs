@@ -13,9 +13,8 @@ use crate::device::Device;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::raw::outwards;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
 use crate::sys::map::page_size;
+use crate::sys::{bindings as abi, ioctl};
 
 use super::{Lender, Loan, Part, State};
 
@@ -32,8 +31,8 @@ pub(super) struct Range {
 /// [`Accelerator::manage_all_with`].
 ///
 /// ```no_run
-/// use pinmap::{Advice, ManageOptions, Place};
-/// # fn f(gpu: &pinmap::Accelerator, table: &[u32]) -> pinmap::Result<()> {
+/// use pinmap::accelerator::{Advice, ManageOptions, Place};
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, table: &[u32]) -> pinmap::Result<()> {
 /// // Only what is advised moves to the device.
 /// let _all = gpu.manage_all_with(ManageOptions::new().on_host())?;
 /// gpu.advise(table, Advice::new().prefer(Place::Vram))?;
@@ -73,11 +72,12 @@ impl Range {
 ///
 /// Made by [`Accelerator::manage`] and [`Accelerator::manage_all`]. When it is dropped, the
 /// addresses are not managed any more, unless something else of the context still needs that:
-/// another `ManagedRange`, a [`Managed`](crate::Managed), work that is not done, or a queue that
-/// was lent memory. A forgotten one ([`std::mem::forget`]) lasts until the context is closed.
+/// another `ManagedRange`, a [`Managed`](crate::accelerator::Managed), work that is not done, or a
+/// queue that was lent memory. A forgotten one ([`std::mem::forget`]) lasts until the context is
+/// closed.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator, numbers: &[f32]) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator, numbers: &[f32]) -> pinmap::Result<()> {
 /// let range = gpu.manage(numbers)?;
 /// println!("{:x?} are managed", range.range());
 /// drop(range); // and not any more
@@ -101,24 +101,25 @@ impl Accelerator {
     /// `mprotect()`, `fork()` and the like change holds for the device when they return. Addresses
     /// at which nothing is mapped yet can be managed as well.
     ///
-    /// Slices of ordinary memory ([`QueueScope::slice`](crate::QueueScope::slice),
-    /// [`Work::slice`](crate::stream::Work::slice)) need no call of this: without it, all addresses
-    /// are managed from the first such slice on. A program that calls it chooses which. Slices at
-    /// other addresses are then registered for as long as the work takes.
+    /// Slices of ordinary memory ([`Work::slice`](crate::accelerator::Work::slice),
+    /// [`Work::slice`](crate::accelerator::Work::slice)) need no call of this: without it, all
+    /// addresses are managed from the first such slice on. A program that calls it chooses which.
+    /// Slices at other addresses are then registered for as long as the work takes.
     ///
     /// This call is safe, because work names only operands that are borrowed. Raw packets reach
     /// what is managed, too.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu, Accelerator, QueueOptions};
+    /// use pinmap::accelerator::StreamOptions;
+    /// use pinmap_testgpu as testgpu;
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Accelerator::find()?;
-    /// let mut queue = gpu.queue(QueueOptions::new())?;
+    /// let gpu = pinmap_testgpu::find()?;
+    /// let stream = gpu.stream(StreamOptions::new())?;
     /// let mut numbers = vec![0.0f32; 1024];
     /// let _managed = gpu.manage(&numbers[..])?;
-    /// queue.scope(|scope| {
-    ///     let mut data = scope.slice_mut(&mut numbers)?;
-    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })
+    /// stream.scope(|work| {
+    ///     let mut data = work.slice_mut(&mut numbers)?;
+    ///     work.launch(testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// assert_eq!(numbers[0], 1.0);
     /// # Ok(()) }
@@ -138,9 +139,9 @@ impl Accelerator {
     /// Has memory managed as [`manage`](Self::manage) does, with options.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator, flags: &[u64]) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, flags: &[u64]) -> pinmap::Result<()> {
     /// // A touch of the device does not move the flags.
-    /// let _managed = gpu.manage_with(flags, pinmap::ManageOptions::new().on_host())?;
+    /// let _managed = gpu.manage_with(flags, pinmap::accelerator::ManageOptions::new().on_host())?;
     /// # Ok(()) }
     /// ```
     ///
@@ -171,10 +172,10 @@ impl Accelerator {
     /// [`manage`](Self::manage) does for a range.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let _managed = gpu.manage_all()?;
     /// let numbers = vec![1.0f32; 1 << 20]; // managed, as all memory of the program
-    /// gpu.prefetch(&numbers[..], pinmap::Place::Vram)?;
+    /// gpu.prefetch(&numbers[..], pinmap::accelerator::Place::Vram)?;
     /// # Ok(()) }
     /// ```
     ///

@@ -10,15 +10,14 @@ use crate::device::accelerator::Accelerator;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
+use crate::sys::{bindings as abi, ioctl};
 
 use super::{pages_around, words};
 
 /// Advice on how managed memory will be used, for [`Accelerator::advise`].
 ///
 /// ```
-/// use pinmap::{Advice, Place};
+/// use pinmap::accelerator::{Advice, Place};
 /// let advice = Advice::new().prefer(Place::Host).read_mostly();
 /// assert_eq!(advice.to_string(), "prefer the host, read mostly");
 /// assert_eq!(Advice::new().to_string(), "none");
@@ -139,9 +138,9 @@ impl Accelerator {
     /// closed. Memory that was touched keeps its advice when `mremap()` moves it.
     ///
     /// ```no_run
-    /// use pinmap::{Advice, Accelerator, Place};
+    /// use pinmap::accelerator::{Advice, Place};
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Accelerator::find()?;
+    /// let gpu = pinmap_testgpu::find()?;
     /// let table = vec![0u32; 1 << 20];
     /// let _managed = gpu.manage_all()?;
     /// // Of this table the device needs little, so that moving it would cost more than it saves.

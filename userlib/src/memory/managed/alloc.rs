@@ -21,15 +21,15 @@ const LARGE: usize = 128 << 10;
 /// An allocator for programs whose collections are to move between host and device: each allocation
 /// of 128 KiB or more has whole pages of its own, and huge ones from 2 MiB on.
 ///
-/// With [`Accelerator::manage_all`](crate::Accelerator::manage_all) every `Vec` is managed memory,
-/// whatever allocates it. But a large `Vec` of the system's allocator may share its first and last
-/// page with other data, which then moves along, and is advised along. With this allocator it does
-/// not, it is discarded as a whole, and it grows by `mremap()`, which copies nothing and leaves
-/// pages of the device where they are. (It is copied if the program has split it into several
-/// areas, as by `mlock()` of a part.)
+/// With [`Accelerator::manage_all`](crate::accelerator::Accelerator::manage_all) every `Vec` is
+/// managed memory, whatever allocates it. But a large `Vec` of the system's allocator may share its
+/// first and last page with other data, which then moves along, and is advised along. With this
+/// allocator it does not, it is discarded as a whole, and it grows by `mremap()`, which copies
+/// nothing and leaves pages of the device where they are. (It is copied if the program has split it
+/// into several areas, as by `mlock()` of a part.)
 ///
 /// ```
-/// use pinmap::ManagedAlloc;
+/// use pinmap::accelerator::ManagedAlloc;
 ///
 /// #[global_allocator]
 /// static ALLOC: ManagedAlloc = ManagedAlloc;
@@ -40,7 +40,7 @@ const LARGE: usize = 128 << 10;
 ///
 /// Smaller allocations are those of [`System`]. That one `Vec` alone has an allocator of its own is
 /// not possible in stable Rust (`allocator_api` is unstable), so this is one for the whole program;
-/// for a single piece of memory there is [`Managed`](crate::Managed).
+/// for a single piece of memory there is [`Managed`](crate::accelerator::Managed).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ManagedAlloc;
 

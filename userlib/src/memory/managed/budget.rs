@@ -5,14 +5,13 @@ use std::os::fd::AsFd;
 
 use crate::device::accelerator::Accelerator;
 use crate::error::{Error, Operation, Result};
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
+use crate::sys::{bindings as abi, ioctl};
 
 /// How much of the device's memory a context may take for managed memory, and takes. Returned by
 /// [`Accelerator::budget`].
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// let budget = gpu.budget()?;
 /// println!("{} bytes are on the device, {} more can go there", budget.used, budget.room);
 /// # Ok(()) }
@@ -50,7 +49,7 @@ impl Accelerator {
     /// where the device reaches it.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// // Half of the device's memory is for another program.
     /// gpu.set_budget(gpu.info()?.vram_len / 2)?;
     /// // ...

@@ -15,16 +15,17 @@ impl Accelerator {
     /// are on the device are freed there. Returns how many bytes were given up. The rest lies in
     /// pages that `memory` shares with something else, and is overwritten with zeros.
     ///
-    /// Use it for private anonymous memory: the heap, the stack, a [`Managed`](crate::Managed). Any
-    /// other memory is overwritten with zeros, and 0 is returned: a [`Pinned`](crate::Pinned),
-    /// memory of a file, huge pages that were set aside, memory that is locked (`mlock()`).
-    /// Discarding a [`Registered`](crate::Registered) of anonymous memory makes the registration
+    /// Use it for private anonymous memory: the heap, the stack, a
+    /// [`Managed`](crate::accelerator::Managed). Any other memory is overwritten with zeros, and 0
+    /// is returned: a [`Pinned`](crate::accelerator::Pinned), memory of a file, huge pages that
+    /// were set aside, memory that is locked (`mlock()`). Discarding a
+    /// [`Registered`](crate::accelerator::Registered) of anonymous memory makes the registration
     /// stale, because the device has the pages that were given up: register it again.
     ///
     /// The driver is not called: it notices that the kernel frees the pages.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator, scratch: &mut Vec<f32>) {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, scratch: &mut Vec<f32>) {
     /// // What the device computed there is not needed: do not bring it home.
     /// gpu.discard(scratch);
     /// assert_eq!(scratch[0], 0.0);

@@ -29,7 +29,8 @@ use crate::memory::lent::managed::ManagedRange;
 use crate::memory::lent::Reach;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::View;
-use crate::stream::{Prefetching, Stream};
+use crate::stream::prefetch::Prefetching;
+use crate::stream::Stream;
 use crate::sys::map::{page_size, Map};
 
 use super::advice::Advice;
@@ -43,21 +44,22 @@ pub(super) const HUGE: usize = 2 << 20;
 
 /// Memory for a number of elements that moves between the host and a device, to where it is used.
 ///
-/// Made by [`Accelerator::alloc_managed`], or in a [`Window`](crate::Window). For the CPU it is a
-/// slice. For the device it is an operand of work, which borrows it until the device is done:
-/// [`slice`](Self::slice) and [`slice_mut`](Self::slice_mut). Nothing is pinned, nothing counts
-/// against `RLIMIT_MEMLOCK`, and it may be larger than the device's memory.
+/// Made by [`Accelerator::alloc_managed`], or in a [`Window`](crate::accelerator::Window). For the
+/// CPU it is a slice. For the device it is an operand of work, which borrows it until the device is
+/// done: [`slice`](Self::slice) and [`slice_mut`](Self::slice_mut). Nothing is pinned, nothing
+/// counts against `RLIMIT_MEMLOCK`, and it may be larger than the device's memory.
 ///
 /// ```no_run
-/// use pinmap::{testgpu, Accelerator, Place, QueueOptions};
+/// use pinmap::accelerator::{Place, StreamOptions};
+/// use pinmap_testgpu as testgpu;
 /// # fn main() -> pinmap::Result<()> {
-/// let gpu = Accelerator::find()?;
-/// let mut queue = gpu.queue(QueueOptions::new())?;
+/// let gpu = pinmap_testgpu::find()?;
+/// let stream = gpu.stream(StreamOptions::new())?;
 /// let mut numbers = gpu.alloc_managed::<f32>(1 << 20)?;
 /// numbers.fill(1.0);
 /// numbers.prefetch(Place::Vram)?;
-/// queue.scope(|scope| {
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+/// stream.scope(|work| {
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
 /// // A read by the CPU brings home the block around it.
 /// assert!(numbers.iter().all(|&number| number == 2.0));
@@ -66,28 +68,30 @@ pub(super) const HUGE: usize = 2 << 20;
 ///
 /// The memory is private and anonymous, and has whole pages of its own. Its address stays the same
 /// as long as the value exists. A device of another context works on it as on any slice
-/// ([`QueueScope::slice`](crate::QueueScope::slice)).
+/// ([`Work::slice`](crate::accelerator::Work::slice)).
 ///
 /// # Mistakes that do not compile
 ///
 /// The CPU cannot use it while the device works on it:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
-/// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
-/// queue.scope(|scope| {
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
+/// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
+/// stream.scope(|work| {
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
 ///     assert_eq!(numbers[0], 1.0);
 ///     Ok(())
 /// }) }
 /// ```
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
-/// # fn f(queue: &mut Queue, mut numbers: Managed<f32>, sum: &mut Managed<f32>) -> Result<()> {
-/// queue.scope(|scope| {
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
+/// # fn f(stream: &Stream, mut numbers: Managed<f32>, sum: &mut Managed<f32>) -> Result<()> {
+/// stream.scope(|work| {
 ///     let sum = &mut sum.slice_mut();
-///     scope.launch(testgpu::SumF32 { data: numbers.slice(), sum })?;
+///     work.launch(testgpu::SumF32 { data: numbers.slice(), sum })?;
 ///     numbers[0] = 1.0;
 ///     Ok(())
 /// }) }
@@ -96,20 +100,22 @@ pub(super) const HUGE: usize = 2 << 20;
 /// Nor can it be discarded, or freed:
 ///
 /// ```compile_fail,E0499
-/// # use pinmap::*;
-/// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
-/// queue.scope(|scope| {
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
+/// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
+/// stream.scope(|work| {
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
 ///     numbers.discard();
 ///     Ok(())
 /// }) }
 /// ```
 ///
 /// ```compile_fail,E0505
-/// # use pinmap::*;
-/// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
-/// queue.scope(|scope| {
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
+/// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
+/// stream.scope(|work| {
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
 ///     drop(numbers);
 ///     Ok(())
 /// }) }
@@ -118,11 +124,12 @@ pub(super) const HUGE: usize = 2 << 20;
 /// A reference of the CPU cannot be kept while the device writes:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
-/// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
+/// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
 /// let first = &numbers[0];
-/// queue.scope(|scope| {
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+/// stream.scope(|work| {
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
 /// assert_eq!(*first, 1.0);
 /// # Ok(()) }
@@ -131,18 +138,20 @@ pub(super) const HUGE: usize = 2 << 20;
 /// It must outlive the work:
 ///
 /// ```compile_fail,E0597
-/// # use pinmap::*;
-/// # fn f(gpu: &Accelerator, queue: &mut Queue) -> Result<()> {
-/// queue.scope(|scope| {
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
+/// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
+/// stream.scope(|work| {
 ///     let mut numbers = gpu.alloc_managed::<f32>(1024)?;
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// }) }
 /// ```
 ///
 /// It consists of numbers, of which any bytes are one:
 ///
 /// ```compile_fail,E0277
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
+/// # use pinmap_testgpu as testgpu;
 /// # fn f(gpu: &Accelerator) -> Result<()> {
 /// let texts = gpu.alloc_managed::<String>(1024)?;
 /// # Ok(()) }
@@ -202,7 +211,7 @@ impl Accelerator {
     /// range.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let mut numbers = gpu.alloc_managed::<f32>(1 << 20)?;
     /// numbers.fill(1.0); // a slice for the CPU
     /// # Ok(()) }
@@ -222,7 +231,7 @@ impl Accelerator {
     /// Slices of other memory that are lent meanwhile are registered, unless they are managed, too.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
     /// let numbers = gpu.alloc_managed_apart::<f32>(1 << 20)?;
     /// assert_eq!(numbers.range().range(), Some((numbers.addr(), 4 << 20)));
     /// # Ok(()) }
@@ -301,7 +310,8 @@ impl<T: Element> Managed<T> {
     /// Borrows the elements exclusively as a slice that the device can write.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::Saxpy, Managed, Stream};
+    /// use pinmap::accelerator::{Managed, Stream};
+    /// use pinmap_testgpu::Saxpy;
     /// # fn f(stream: &Stream, x: &Managed<f32>, y: &mut Managed<f32>) -> pinmap::Result<()> {
     /// stream.scope(|work| work.launch(Saxpy { a: 2.0, x: x.slice(), y: &mut y.slice_mut() }))
     /// # }
@@ -339,18 +349,18 @@ impl<T: Element> Managed<T> {
     /// and before what is submitted next. Returns at once. If the value is dropped before, the
     /// memory stays mapped until then.
     ///
-    /// While the memory is borrowed for work, [`Work::prefetch`](crate::stream::Work::prefetch)
-    /// does this.
+    /// While the memory is borrowed for work,
+    /// [`Work::prefetch`](crate::accelerator::Work::prefetch) does this.
     ///
     /// ```no_run
-    /// use pinmap::stream::{self, StreamOptions};
-    /// use pinmap::{testgpu, Accelerator, Place};
+    /// use pinmap::accelerator::{self, Place, StreamOptions};
+    /// use pinmap_testgpu as testgpu;
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Accelerator::find()?;
+    /// let gpu = pinmap_testgpu::find()?;
     /// let stream = gpu.stream(StreamOptions::new())?;
     /// let mut numbers = gpu.alloc_managed::<f32>(1 << 20)?;
     /// let there = numbers.prefetch_on(&stream, Place::Vram)?;
-    /// stream::scope(|scope| {
+    /// accelerator::scope(|scope| {
     ///     let work = scope.on(&stream);
     ///     let mut data = numbers.slice_mut();
     ///     work.launch(testgpu::IncrementF32 { data: &mut data })?;
@@ -372,8 +382,8 @@ impl<T: Element> Managed<T> {
     /// part.
     ///
     /// ```no_run
-    /// use pinmap::{Advice, Place};
-    /// # fn f(flags: &pinmap::Managed<u64>) -> pinmap::Result<()> {
+    /// use pinmap::accelerator::{Advice, Place};
+    /// # fn f(flags: &pinmap::accelerator::Managed<u64>) -> pinmap::Result<()> {
     /// // Both sides look at them all the time.
     /// flags.advise(Advice::new().prefer(Place::Host))
     /// # }
@@ -389,7 +399,7 @@ impl<T: Element> Managed<T> {
     /// Tells where the memory is: see [`Accelerator::residency`].
     ///
     /// ```no_run
-    /// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+    /// # fn f(numbers: &pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
     /// for run in numbers.residency()?.runs {
     ///     println!("{} bytes: {:?}, because {}", run.len, run.place, run.rule);
     /// }
@@ -418,7 +428,7 @@ impl<T: Element> Managed<T> {
     /// memory (`mlock()`), which is overwritten with zeros where it is.
     ///
     /// ```no_run
-    /// # fn f(scratch: &mut pinmap::Managed<f32>) -> pinmap::Result<()> {
+    /// # fn f(scratch: &mut pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
     /// // What the device wrote there is not needed, and does not come home.
     /// scratch.discard();
     /// assert_eq!(scratch[0], 0.0);

@@ -9,17 +9,16 @@ use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
 use crate::sys::trace::span;
+use crate::sys::{bindings as abi, ioctl};
 
 use super::{pages_around, words};
 
 /// The outcome for memory that was prefetched, in bytes. Each byte counts in exactly one field.
 ///
 /// ```no_run
-/// use pinmap::Place;
-/// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+/// use pinmap::accelerator::Place;
+/// # fn f(numbers: &pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
 /// let prefetched = numbers.prefetch(Place::Vram)?;
 /// println!("{} bytes have moved, {} had no room", prefetched.moved, prefetched.no_room);
 /// # Ok(()) }
@@ -56,16 +55,17 @@ impl Accelerator {
     /// goes away.
     ///
     /// ```no_run
-    /// use pinmap::{testgpu, Accelerator, Place, QueueOptions};
+    /// use pinmap::accelerator::{Place, StreamOptions};
+    /// use pinmap_testgpu as testgpu;
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Accelerator::find()?;
-    /// let mut queue = gpu.queue(QueueOptions::new())?;
+    /// let gpu = pinmap_testgpu::find()?;
+    /// let stream = gpu.stream(StreamOptions::new())?;
     /// let mut numbers = vec![0.0f32; 1 << 20];
     /// let _managed = gpu.manage_all()?;
     /// gpu.prefetch(&numbers[..], Place::Vram)?;
-    /// queue.scope(|scope| {
-    ///     let mut data = scope.slice_mut(&mut numbers)?;
-    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })
+    /// stream.scope(|work| {
+    ///     let mut data = work.slice_mut(&mut numbers)?;
+    ///     work.launch(testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// gpu.prefetch(&numbers[..], Place::Host)?;
     /// assert_eq!(numbers[0], 1.0);
@@ -97,9 +97,9 @@ impl Accelerator {
     /// use is known only when it is to move.
     ///
     /// ```no_run
-    /// use pinmap::{Accelerator, Place};
+    /// use pinmap::accelerator::Place;
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Accelerator::find()?;
+    /// let gpu = pinmap_testgpu::find()?;
     /// let _managed = gpu.manage_all()?;
     /// let numbers = vec![1.0f32; 64 << 20];
     /// let needs = gpu.preflight_prefetch(&numbers[..], Place::Vram)?;

@@ -12,8 +12,7 @@ use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
 use crate::memory::options::Access;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
+use crate::sys::{bindings as abi, ioctl};
 
 use super::advice::Advice;
 use super::{pages_around, words};
@@ -24,7 +23,7 @@ const RUNS: usize = 512;
 /// Where managed memory is. Returned by [`Accelerator::residency`].
 ///
 /// ```no_run
-/// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+/// # fn f(numbers: &pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
 /// let residency = numbers.residency()?;
 /// println!("{} bytes are on the device", residency.sums.device);
 /// for run in &residency.runs {
@@ -59,8 +58,9 @@ pub struct ResidencySums {
 /// Neighbouring pages of managed memory that are alike.
 ///
 /// ```no_run
-/// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
-/// use pinmap::{Place, Rule};
+/// # fn f(numbers: &pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
+/// use pinmap::accelerator::Place;
+/// use pinmap::inspect::Rule;
 ///
 /// // What was evicted, and has not come back?
 /// for run in numbers.residency()?.runs {
@@ -97,7 +97,7 @@ pub struct Run {
 /// [`Touched`](Self::Touched). The text of a rule ([`Display`](fmt::Display)) is half a sentence.
 ///
 /// ```
-/// use pinmap::Rule;
+/// use pinmap::inspect::Rule;
 ///
 /// let rule: Rule = "no_room".parse()?;
 /// assert_eq!(rule, Rule::NoRoom);
@@ -105,7 +105,7 @@ pub struct Run {
 ///     rule.to_string(),
 ///     "it stays on the host because there was no room in the device's memory"
 /// );
-/// # Result::<(), pinmap::ParseRuleError>::Ok(())
+/// # Result::<(), pinmap::inspect::ParseRuleError>::Ok(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -313,9 +313,8 @@ impl Accelerator {
     /// faulted in, and nothing waits for the device.
     ///
     /// ```no_run
-    /// use pinmap::Accelerator;
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Accelerator::find()?;
+    /// let gpu = pinmap_testgpu::find()?;
     /// let numbers = vec![1.0f32; 1 << 20];
     /// let _managed = gpu.manage_all()?;
     /// for run in gpu.residency(&numbers[..])?.runs {
@@ -346,7 +345,7 @@ impl Accelerator {
     /// [`residency`](Self::residency) does without the runs. This takes less time.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator, numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, numbers: &pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
     /// let sums = gpu.residency_sums(&numbers[..])?;
     /// println!("{} bytes are on the device, {} on the host", sums.device, sums.host);
     /// # Ok(()) }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::error::fault::{FaultAccess, FaultReason};
 use crate::error::{Error, Operation, Result};
 use crate::memory::lent::managed::ManagedRange;
-use crate::sys::bindings as abi;
-use crate::sys::ioctl;
+use crate::sys::{bindings as abi, ioctl};
 
 /// Counts of what happened to a managed range since it was managed. Returned by
 /// [`ManagedRange::statistics`].
@@ -16,7 +15,7 @@ use crate::sys::ioctl;
 /// What forked children touch is not counted.
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// // A range of its own, so that nothing else is counted.
 /// let numbers = gpu.alloc_managed_apart::<f32>(1 << 20)?;
 /// // ... work ...
@@ -35,11 +34,13 @@ pub struct ManagedStatistics {
     pub host_faults: u64,
     /// Bytes that moved to the device because it touched them.
     pub in_touched: u64,
-    /// Bytes that moved to the device by [`Accelerator::prefetch`](crate::Accelerator::prefetch).
+    /// Bytes that moved to the device by
+    /// [`Accelerator::prefetch`](crate::accelerator::Accelerator::prefetch).
     pub in_prefetched: u64,
     /// Bytes that came home because of faults of the CPU.
     pub home_touched: u64,
-    /// Bytes that came home by [`Accelerator::prefetch`](crate::Accelerator::prefetch).
+    /// Bytes that came home by
+    /// [`Accelerator::prefetch`](crate::accelerator::Accelerator::prefetch).
     pub home_prefetched: u64,
     /// Bytes that came home to make room, or because the device was about to go away.
     pub home_evicted: u64,

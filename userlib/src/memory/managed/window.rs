@@ -33,8 +33,8 @@ use super::statistics::ManagedStatistics;
 /// Options of a window, for [`Accelerator::window`].
 ///
 /// ```no_run
-/// use pinmap::WindowOptions;
-/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// use pinmap::accelerator::WindowOptions;
+/// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// // 1 GiB, from node 1, and not in core dumps.
 /// let options = WindowOptions::new(1 << 30).node(1).core_dump(false);
 /// let window = gpu.window(options)?;
@@ -117,10 +117,11 @@ impl WindowOptions {
 /// operand of work.
 ///
 /// ```no_run
-/// use pinmap::{testgpu, Accelerator, Place, QueueOptions, WindowOptions};
+/// use pinmap::accelerator::{Place, StreamOptions, WindowOptions};
+/// use pinmap_testgpu as testgpu;
 /// # fn main() -> pinmap::Result<()> {
-/// let gpu = Accelerator::find()?;
-/// let mut queue = gpu.queue(QueueOptions::new())?;
+/// let gpu = pinmap_testgpu::find()?;
+/// let stream = gpu.stream(StreamOptions::new())?;
 /// // The same addresses in each run, and nothing of it in a core dump.
 /// let options = WindowOptions::new(64 << 20).at(0x1000_0000_0000).core_dump(false);
 /// let window = gpu.window(options)?;
@@ -128,8 +129,8 @@ impl WindowOptions {
 /// assert_eq!(numbers.addr(), 0x1000_0020_0000);
 /// numbers.fill(1.0);
 /// numbers.prefetch(Place::Vram)?;
-/// queue.scope(|scope| {
-///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+/// stream.scope(|work| {
+///     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
 /// assert_eq!(numbers[0], 2.0);
 /// println!("{:?}", window.statistics()?);
@@ -252,8 +253,8 @@ impl Accelerator {
     /// for this context's queues.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
-    /// use pinmap::WindowOptions;
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
+    /// use pinmap::accelerator::WindowOptions;
     ///
     /// let window = gpu.window(WindowOptions::new(64 << 20).at(0x1000_0000_0000))?;
     /// assert_eq!(window.addr(), 0x1000_0000_0000);
@@ -376,7 +377,7 @@ impl Window {
     /// takes whole pages, and whole huge pages from 2 MiB on.
     ///
     /// ```no_run
-    /// # fn f(window: &pinmap::Window) -> pinmap::Result<()> {
+    /// # fn f(window: &pinmap::accelerator::Window) -> pinmap::Result<()> {
     /// let table = window.alloc::<u32>(1 << 20)?;
     /// println!("{} bytes are left", window.free());
     /// drop(table); // its addresses can be given out again
@@ -407,7 +408,7 @@ impl Window {
     /// the window: a multiple of the page size.
     ///
     /// ```no_run
-    /// # fn f(window: &pinmap::Window) -> pinmap::Result<()> {
+    /// # fn f(window: &pinmap::accelerator::Window) -> pinmap::Result<()> {
     /// let table = window.alloc_at::<u32>(2 << 20, 1024)?;
     /// assert_eq!(table.addr(), window.addr() + (2 << 20));
     /// # Ok(()) }

@@ -23,10 +23,11 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     ///
     /// The device finds memory there that was registered with
     /// [`Device::register_raw`], at [`RawRegistration::device_addr`], and memory that is
-    /// [managed](crate::Accelerator::manage), at the address that it has for the CPU.
+    /// [managed](crate::accelerator::Accelerator::manage), at the address that it has for the CPU.
     ///
     /// ```no_run
-    /// use pinmap::{Access, Accelerator, DeviceSlice, Stream};
+    /// use pinmap::accelerator::{Accelerator, DeviceSlice, Stream};
+    /// use pinmap::Access;
     /// # fn f(gpu: &Accelerator, stream: &Stream, memory: *mut f32) -> pinmap::Result<()> {
     /// // SAFETY: A page that a library of C has, which frees it after this function.
     /// let page = unsafe { gpu.device().register_raw(memory.cast(), 4096, Access::Read)? };
@@ -127,7 +128,9 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// Returns the same memory as elements of another type: see [`DeviceSlice::cast`].
     ///
     /// ```no_run
-    /// use pinmap::{testgpu::IncrementF32, Allocation, Stream};
+    /// use pinmap::accelerator::Stream;
+    /// use pinmap::Allocation;
+    /// use pinmap_testgpu::IncrementF32;
     /// # fn f(stream: &Stream, bytes: &mut Allocation<u8>) -> pinmap::Result<()> {
     /// stream.scope(|work| {
     ///     work.launch(IncrementF32 { data: &mut bytes.slice_mut().cast()? })

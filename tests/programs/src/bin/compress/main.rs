@@ -7,14 +7,14 @@ mod huffman;
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::{fd::AsRawFd, unix::fs::OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{bail, ensure, Context, Result};
 use huffman::Code;
 use io_uring::{opcode, types, IoUring};
-use pinmap::stream::Pending;
-use pinmap::testgpu::{Crc32c, HistogramU8};
-use pinmap::{Accelerator, Pinned, Stream, StreamOptions};
+use pinmap::accelerator::{Accelerator, Pending, Pinned, Stream, StreamOptions};
+use pinmap_testgpu::{Crc32c, HistogramU8};
 
 const MAGIC: &[u8; 8] = b"pinhuff1";
 const CHUNK: usize = 256 << 10;
@@ -46,7 +46,7 @@ fn submit(stream: &Stream, slot: Slot, len: usize, count: bool) -> pinmap::Resul
 }
 
 fn compress(from: &str, to: &str) -> Result<()> {
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let stream = gpu.stream(StreamOptions::new())?;
     let input = OpenOptions::new()
         .read(true)
@@ -111,7 +111,7 @@ fn compress(from: &str, to: &str) -> Result<()> {
 }
 
 fn decompress(from: &str, to: &str) -> Result<()> {
-    let gpu = Accelerator::find()?;
+    let gpu = pinmap_testgpu::find()?;
     let stream = gpu.stream(StreamOptions::new())?;
     let mut input =
         BufReader::new(File::open(from).with_context(|| format!("cannot open {from}"))?);

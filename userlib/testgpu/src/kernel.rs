@@ -4,12 +4,10 @@
 
 use std::time::Duration;
 
-use crate::error::Result;
-use crate::memory::element::Element;
-use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
-use crate::queue::format::{Kernel, Packet};
-use crate::queue::operand::Operands;
-use crate::testgpu::packet::{self, Format};
+use pinmap::accelerator::{DeviceSlice, DeviceSliceMut, Kernel, Operands, Packet};
+use pinmap::{Element, Result};
+
+use super::packet::{self, Format};
 
 /// How many bytes an operand of a kernel may have.
 const LONGEST: u64 = 1 << 30;
@@ -34,7 +32,8 @@ mod number {
 /// A kernel that copies elements.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::CopyElements, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::CopyElements;
 /// # fn f(stream: &Stream, from: &Pinned<u16>, to: &mut Pinned<u16>) -> pinmap::Result<()> {
 /// stream.scope(|work| {
 ///     work.launch(CopyElements { from: from.slice(), to: &mut to.slice_mut() })
@@ -52,7 +51,8 @@ pub struct CopyElements<'r, 'a, T> {
 /// A kernel that sets each element to a value.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::Fill, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::Fill;
 /// # fn f(stream: &Stream, words: &mut Pinned<u32>) -> pinmap::Result<()> {
 /// stream.scope(|work| work.launch(Fill { to: &mut words.slice_mut(), value: 7 }))?;
 /// # Ok(()) }
@@ -68,7 +68,8 @@ pub struct Fill<'r, 'a> {
 /// A kernel that adds 1.0 to each element, in place.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::IncrementF32, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::IncrementF32;
 /// # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> pinmap::Result<()> {
 /// let before = numbers[0];
 /// stream.scope(|work| work.launch(IncrementF32 { data: &mut numbers.slice_mut() }))?;
@@ -85,7 +86,8 @@ pub struct IncrementF32<'r, 'a> {
 /// rounded to `f32`.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::Saxpy, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::Saxpy;
 /// # fn f(stream: &Stream, x: &Pinned<f32>, y: &mut Pinned<f32>) -> pinmap::Result<()> {
 /// stream.scope(|work| {
 ///     work.launch(Saxpy { a: 0.5, x: x.slice(), y: &mut y.slice_mut() })
@@ -106,7 +108,8 @@ pub struct Saxpy<'r, 'a> {
 /// `f32`.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::SumF32, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::SumF32;
 /// # fn f(
 /// #     stream: &Stream, numbers: &Pinned<f32>, sum: &mut Pinned<f32>,
 /// # ) -> pinmap::Result<()> {
@@ -129,7 +132,8 @@ pub struct SumF32<'r, 'a> {
 /// A kernel that counts how often each byte value occurs, from zero.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::HistogramU8, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::HistogramU8;
 /// # fn f(stream: &Stream, text: &Pinned<u8>, counts: &mut Pinned<u32>) -> pinmap::Result<()> {
 /// stream.scope(|work| {
 ///     work.launch(HistogramU8 { data: text.slice(), counts: &mut counts.slice_mut() })
@@ -148,7 +152,8 @@ pub struct HistogramU8<'r, 'a> {
 /// beginning and at the end. That of no bytes is 0.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::Crc32c, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::Crc32c;
 /// # fn f(stream: &Stream, text: &Pinned<u8>, crc: &mut Pinned<u32>) -> pinmap::Result<()> {
 /// stream.scope(|work| {
 ///     work.launch(Crc32c { data: text.slice(), crc: &mut crc.slice_mut() })
@@ -167,7 +172,8 @@ pub struct Crc32c<'r, 'a> {
 /// `f32`, from the first product to the last; product and sum are each rounded.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::MatmulF32, Pinned, Stream};
+/// use pinmap::accelerator::{Pinned, Stream};
+/// use pinmap_testgpu::MatmulF32;
 /// # fn f(
 /// #     stream: &Stream, a: &Pinned<f32>, b: &Pinned<f32>, c: &mut Pinned<f32>,
 /// # ) -> pinmap::Result<()> {
@@ -204,7 +210,8 @@ pub struct MatmulF32<'r, 'a> {
 /// [`AcceleratorInfo::max_run`](crate::AcceleratorInfo::max_run) stops its queue.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::Spin, Stream};
+/// use pinmap::accelerator::Stream;
+/// use pinmap_testgpu::Spin;
 /// use std::time::Duration;
 /// # fn f(stream: &Stream) -> pinmap::Result<()> {
 /// stream.scope(|work| work.launch(Spin { time: Duration::from_millis(1) }))?;
@@ -221,7 +228,8 @@ pub struct Spin {
 /// far as the device's manual says so.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::AtomicAddU64, Managed, Stream};
+/// use pinmap::accelerator::{Managed, Stream};
+/// use pinmap_testgpu::AtomicAddU64;
 /// # fn f(stream: &Stream, counters: &mut Managed<u64>) -> pinmap::Result<()> {
 /// stream.scope(|work| {
 ///     work.launch(AtomicAddU64 { data: &mut counters.slice_mut(), value: 1, times: 1000 })
@@ -255,7 +263,8 @@ unsafe impl<'s, 'a: 's, T: Element> Kernel<'s> for CopyElements<'_, 'a, T> {
         operands.require_len("`to`", self.to.len(), self.from.len())?;
         let from = operands.read(&self.from)?;
         let to = operands.write(self.to)?;
-        Ok(launch(number::COPY, [to, from, self.from.bytes()]))
+        let bytes = (self.from.len() * size_of::<T>()) as u64;
+        Ok(launch(number::COPY, [to, from, bytes]))
     }
 }
 
@@ -324,7 +333,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for HistogramU8<'_, 'a> {
         operands.require_len("`counts`", self.counts.len(), 256)?;
         let data = operands.read(&self.data)?;
         let counts = operands.write(self.counts)?;
-        let arguments = [data, self.data.bytes(), counts];
+        let arguments = [data, self.data.len() as u64, counts];
         Ok(launch(number::HISTOGRAM_U8, arguments))
     }
 }
@@ -339,7 +348,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for Crc32c<'_, 'a> {
         operands.require_len("`crc`", self.crc.len(), 1)?;
         let data = operands.read(&self.data)?;
         let crc = operands.write(self.crc)?;
-        Ok(launch(number::CRC32C, [data, self.data.bytes(), crc]))
+        Ok(launch(number::CRC32C, [data, self.data.len() as u64, crc]))
     }
 }
 
@@ -397,143 +406,11 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for AtomicAddU64<'_, 'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::device::Device;
-    use crate::memory::slice::tests::Fake;
-
-    fn encode<'a, K: Kernel<'a>>(device: &Device, kernel: K) -> Result<Packet> {
-        kernel.encode(&mut Operands::new(device, K::NAME, LONGEST))
-    }
-
-    fn words<'a, K: Kernel<'a>>(device: &Device, kernel: K) -> [u64; 8] {
-        encode(device, kernel).expect("a packet").words()
-    }
-
-    fn word(kernel: u64) -> u64 {
-        4 | (kernel << 32)
-    }
-
-    #[test]
-    fn every_kernel_has_the_arguments_of_the_manual() {
-        let input = Fake::new(0x10_0000);
-        let device = input.device.clone();
-        let more = Fake::of(&device, 0x20_0000);
-        let mut output = Fake::of(&device, 0x30_0000);
-        let (x, y, z) = (0x10_0000, 0x20_0000, 0x30_0000);
-        let copy = CopyElements {
-            from: input.slice::<u16>(),
-            to: &mut output.slice_mut(),
-        };
-        assert_eq!(words(&device, copy), [word(1), z, x, 0x2000, 0, 0, 0, 0]);
-        let fill = Fill {
-            to: &mut output.slice_mut(),
-            value: 7,
-        };
-        assert_eq!(words(&device, fill), [word(2), z, 2048, 7, 0, 0, 0, 0]);
-        let increment = IncrementF32 {
-            data: &mut output.slice_mut(),
-        };
-        assert_eq!(words(&device, increment), [word(3), z, 2048, 0, 0, 0, 0, 0]);
-        let saxpy = Saxpy {
-            a: 1.0,
-            x: input.slice(),
-            y: &mut output.slice_mut(),
-        };
-        let expected = [word(4), x, z, 2048, 0x3f80_0000, 0, 0, 0];
-        assert_eq!(words(&device, saxpy), expected);
-        let sum = SumF32 {
-            data: input.slice(),
-            sum: &mut output.slice_mut().part(..1).expect("one"),
-        };
-        assert_eq!(words(&device, sum), [word(5), x, 2048, z, 0, 0, 0, 0]);
-        let histogram = HistogramU8 {
-            data: input.slice(),
-            counts: &mut output.slice_mut().part(..256).expect("256"),
-        };
-        assert_eq!(
-            words(&device, histogram),
-            [word(6), x, 0x2000, z, 0, 0, 0, 0]
-        );
-        let crc = Crc32c {
-            data: input.slice().part(..9).expect("9"),
-            crc: &mut output.slice_mut().part(1..2).expect("one"),
-        };
-        assert_eq!(words(&device, crc), [word(7), x, 9, z + 4, 0, 0, 0, 0]);
-        let matmul = MatmulF32 {
-            a: input.slice().part(..6).expect("6"),
-            b: more.slice().part(..12).expect("12"),
-            c: &mut output.slice_mut().part(..8).expect("8"),
-            m: 2,
-            n: 4,
-            k: 3,
-        };
-        assert_eq!(words(&device, matmul), [word(8), x, y, z, 2, 4, 3, 0]);
-        let spin = Spin {
-            time: Duration::from_micros(3),
-        };
-        assert_eq!(words(&device, spin), [word(9), 3000, 0, 0, 0, 0, 0, 0]);
-        let add = AtomicAddU64 {
-            data: &mut output.slice_mut(),
-            value: 5,
-            times: 6,
-        };
-        assert_eq!(words(&device, add), [word(10), z, 1024, 5, 6, 0, 0, 0]);
-    }
-
-    #[test]
-    fn lengths_must_fit() {
-        let input = Fake::new(0x10_0000);
-        let device = input.device.clone();
-        let mut output = Fake::of(&device, 0x30_0000);
-        let refused = |result: Result<Packet>| result.expect_err("refused").to_string();
-        let error = refused(encode(
-            &device,
-            Saxpy {
-                a: 1.0,
-                x: input.slice().part(..7).expect("7"),
-                y: &mut output.slice_mut(),
-            },
-        ));
-        assert_eq!(
-            error,
-            "cannot submit the kernel saxpy: `y` has 2048 elements, and must have 7 (EINVAL)"
-        );
-        let histogram = HistogramU8 {
-            data: input.slice(),
-            counts: &mut output.slice_mut(),
-        };
-        assert!(refused(encode(&device, histogram)).contains("must have 256"));
-        let sum = SumF32 {
-            data: input.slice(),
-            sum: &mut output.slice_mut(),
-        };
-        assert!(refused(encode(&device, sum)).contains("`sum`"));
-        let matmul = MatmulF32 {
-            a: input.slice(),
-            b: input.slice(),
-            c: &mut output.slice_mut(),
-            m: 1 << 33,
-            n: 1 << 33,
-            k: 1,
-        };
-        assert!(refused(encode(&device, matmul)).contains("at most 4096"));
-        let spin = Spin {
-            time: Duration::MAX,
-        };
-        assert!(refused(encode(&device, spin)).contains("for that long"));
-        let add = AtomicAddU64 {
-            data: &mut output.slice_mut(),
-            value: 5,
-            times: 1 << 54,
-        };
-        assert!(refused(encode(&device, add)).contains("cannot be counted"));
-    }
+    use super::number;
 
     #[test]
     fn the_numbers_are_those_of_the_manual() {
-        let Some(manual) = crate::testgpu::tests::manual() else {
-            return;
-        };
+        let manual = super::super::manual();
         let section = manual.split("## 9.").nth(1).expect("section 9");
         for (number, name) in [
             (number::COPY, "KERNEL_COPY"),

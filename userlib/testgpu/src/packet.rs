@@ -2,13 +2,13 @@
 //! The packets of the test GPU, as section 8 of its manual defines them.
 //!
 //! Streams and scopes make these from typed operands. They are here for operations that this crate
-//! has no methods for: see [`QueueScope::submit_packets`](crate::QueueScope::submit_packets).
+//! has no methods for: see [`Work::submit_packets`](crate::Work::submit_packets).
 #![allow(unsafe_code)]
 
-use crate::queue::format::{Direction, Packet, PacketFormat};
+use pinmap::accelerator::{Direction, Packet, PacketFormat};
 
 /// The PCI ids of the test GPU.
-pub(crate) const ID: (u16, u16) = (0x1234, 0x7e57);
+pub const ID: (u16, u16) = (0x1234, 0x7e57);
 
 /// The packet format of the test GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,13 +75,15 @@ pub const fn nop() -> Packet {
 /// must not overlap.
 ///
 /// ```no_run
-/// use pinmap::{testgpu::packet, Allocation, Queue};
+/// use pinmap::accelerator::Stream;
+/// use pinmap::Allocation;
+/// use pinmap_testgpu::packet;
 /// # type Bytes = Allocation<u8>;
-/// # fn f(queue: &mut Queue, from: &Bytes, to: &mut Bytes) -> pinmap::Result<()> {
+/// # fn f(stream: &Stream, from: &Bytes, to: &mut Bytes) -> pinmap::Result<()> {
 /// let copy = packet::copy(from.device_addr(), to.device_addr(), from.len().min(to.len()) as u64);
-/// queue.scope(|scope| {
+/// stream.scope(|work| {
 ///     // SAFETY: Both are borrowed until the scope has ended, and are as long as the packet says.
-///     unsafe { scope.submit_packets(&[copy]) }
+///     unsafe { work.submit_packets(&[copy]) }
 /// })
 /// # }
 /// ```
@@ -141,7 +143,6 @@ pub const fn interrupt() -> Packet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testgpu::tests::manual;
 
     /// The bytes of a packet from its words, as the manual numbers them.
     fn bytes(words: &[(usize, [u8; 8])]) -> [u8; 64] {
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_manual() {
-        let Some(manual) = manual() else { return };
+        let manual = super::super::manual();
         let section = manual.split("## 8.").nth(1).expect("section 8");
         for (number, name) in [
             (opcode::NOP, "NOP"),

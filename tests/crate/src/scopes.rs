@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues and scopes: order, waiting, back-pressure, and that a scope ends when the device is done.
+//! Scopes: order, waiting, back-pressure, and that a scope ends when the device is done.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Barrier;
@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use pinmap::{
-    testgpu, Accelerator, Access, Allocation, Buffer, Device, Engines, Error, Packet, QueueOptions,
-};
+use pinmap::accelerator::{self, Accelerator, Engines, Packet, Stream, StreamOptions};
+use pinmap::{Access, Allocation, Buffer, Device, Error};
+use pinmap_testgpu as testgpu;
 
-use crate::gpu::{gpu, gpu_and_queue};
+use crate::gpu::{gpu, gpu_and_stream};
 use crate::harness::Outcome;
 use crate::raw::Raw;
 use crate::setup::timed_out;
@@ -25,20 +25,20 @@ fn all_are(memory: &Allocation<f32>, value: f32) -> bool {
 }
 
 pub(crate) fn scope_waits_whatever_happens() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
     // This scope ends without waiting.
-    queue.scope(|scope| {
-        scope.launch(SPIN)?;
+    stream.scope(|work| {
+        work.launch(SPIN)?;
         let data = &mut memory.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data })
+        work.launch(testgpu::IncrementF32 { data })
     })?;
     assert!(all_are(&memory, 1.0), "it did not wait");
     // This scope ends with an error.
-    let error = queue.scope(|scope| {
-        scope.launch(SPIN)?;
+    let error = stream.scope(|work| {
+        work.launch(SPIN)?;
         let mut data = memory.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         data.split_at(1001).map(drop)
     });
     assert_eq!(error.expect_err("no such index").errno(), libc::EINVAL);
@@ -46,10 +46,10 @@ pub(crate) fn scope_waits_whatever_happens() -> Outcome {
     // This scope ends with a panic, which is expected.
     std::panic::set_hook(Box::new(|_| {}));
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        queue.scope(|scope| -> Result<(), Error> {
-            scope.launch(SPIN)?;
+        stream.scope(|work| -> Result<(), Error> {
+            work.launch(SPIN)?;
             let data = &mut memory.slice_mut();
-            scope.launch(testgpu::IncrementF32 { data })?;
+            work.launch(testgpu::IncrementF32 { data })?;
             panic!("in the middle");
         })
     }));
@@ -58,19 +58,22 @@ pub(crate) fn scope_waits_whatever_happens() -> Outcome {
         panic.is_err() && all_are(&memory, 3.0),
         "after a panic it did not wait"
     );
-    // This scope ends with a batch that is never submitted.
-    queue.scope(|scope| {
-        std::mem::forget(scope.batch());
-        scope.launch(SPIN)?;
-        let data = &mut memory.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data })
-    })?;
+    // This batch fails, which holds back nothing.
+    let error = stream.scope(|work| {
+        work.batch(|| {
+            work.launch(SPIN)?;
+            let mut data = memory.slice_mut();
+            work.launch(testgpu::IncrementF32 { data: &mut data })?;
+            data.split_at(1001).map(drop)
+        })
+    });
+    assert_eq!(error.expect_err("no such index").errno(), libc::EINVAL);
     assert!(all_are(&memory, 4.0), "what was held back was forgotten");
     Ok(())
 }
 
 pub(crate) fn scope_leaves_memory_free() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     // Memory is released at once, again and again: were the device not done, it would fault.
     for round in 0..50u16 {
         let mut buffer = Buffer::<u8>::new(1 << 16)?;
@@ -78,9 +81,9 @@ pub(crate) fn scope_leaves_memory_free() -> Outcome {
             bytes.copy_from_slice(&f32::from(round).to_ne_bytes());
         }
         let mut memory = buffer.register(gpu.device(), Access::ReadWrite)?;
-        queue.scope(|scope| {
+        stream.scope(|work| {
             let data = &mut memory.slice_mut()?;
-            scope.launch(testgpu::IncrementF32 { data })
+            work.launch(testgpu::IncrementF32 { data })
         })?;
         let buffer = memory.release()?;
         let expected = f32::from(round + 1).to_ne_bytes();
@@ -90,45 +93,43 @@ pub(crate) fn scope_leaves_memory_free() -> Outcome {
 }
 
 pub(crate) fn scope_ends_when_the_device_is_stopped() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
-    let error = queue.scope(|scope| -> Result<(), Error> {
-        scope.raw(&[Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0])])?;
+    let error = stream.scope(|work| -> Result<(), Error> {
+        work.raw(&[Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0])])?;
         let data = &mut memory.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data })
+        work.launch(testgpu::IncrementF32 { data })
     });
     let error = error.expect_err("no such packet");
     let fault = *error.fault().ok_or("no fault")?;
-    assert_eq!((fault.packet, fault.queue), (0, queue.id()));
+    assert_eq!((fault.packet, fault.queue), (0, stream.id()));
     // Packets behind the failure were never executed, and never will be.
     assert!(all_are(&memory, 0.0));
-    // The queue is gone, and another one works.
-    let again = queue
-        .scope(|scope| scope.launch(SPIN))
-        .expect_err("stopped");
+    // The stream has failed, and another one works.
+    let again = stream.scope(|work| work.launch(SPIN)).expect_err("stopped");
     assert_eq!((again.errno(), again.fault()), (libc::EIO, Some(&fault)));
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    queue.scope(|scope| {
+    let stream = gpu.stream(StreamOptions::new())?;
+    stream.scope(|work| {
         let data = &mut memory.slice_mut();
-        scope.launch(testgpu::IncrementF32 { data })
+        work.launch(testgpu::IncrementF32 { data })
     })?;
     assert!(all_are(&memory, 1.0));
     Ok(())
 }
 
 pub(crate) fn packets_are_executed_in_order() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let count = 5000;
     let mut host = gpu.device().alloc::<f32>(count)?;
     let mut vram = gpu.alloc_vram::<f32>(count)?;
-    queue.scope(|scope| -> Result<(), Error> {
+    stream.scope(|work| -> Result<(), Error> {
         let (mut host, mut vram) = (host.slice_mut(), vram.slice_mut());
         // More packets than the ring holds, for engines of both kinds.
         for _ in 0..100 {
-            scope.copy(&host, &mut vram)?;
-            scope.launch(testgpu::IncrementF32 { data: &mut vram })?;
-            scope.copy(&vram, &mut host)?;
-            scope.launch(testgpu::IncrementF32 { data: &mut host })?;
+            work.copy(&host, &mut vram)?;
+            work.launch(testgpu::IncrementF32 { data: &mut vram })?;
+            work.copy(&vram, &mut host)?;
+            work.launch(testgpu::IncrementF32 { data: &mut host })?;
         }
         Ok(())
     })?;
@@ -138,18 +139,19 @@ pub(crate) fn packets_are_executed_in_order() -> Outcome {
 
 pub(crate) fn full_ring_is_back_pressure() -> Outcome {
     let gpu = gpu()?;
-    for options in [QueueOptions::new(), QueueOptions::new().system_calls()] {
-        let mut queue = gpu.queue(options.packets(64))?;
+    for options in [StreamOptions::new(), StreamOptions::new().system_calls()] {
+        let stream = gpu.stream(options.packets(64))?;
         let mut memory = gpu.device().alloc::<f32>(64)?;
         let mut launched = 0u16;
-        queue.scope(|scope| -> Result<(), Error> {
+        stream.scope(|work| -> Result<(), Error> {
             let mut data = memory.slice_mut();
             // Nothing is executed during the spin, and the ring fills up. It is long, since the
             // machine may be busy: were it over before, the device would keep up for ever.
             let time = Duration::from_millis(1500);
-            scope.launch(testgpu::Spin { time })?;
+            work.launch(testgpu::Spin { time })?;
             let refused = loop {
-                match scope.try_launch(testgpu::IncrementF32 { data: &mut data }) {
+                let kernel = testgpu::IncrementF32 { data: &mut data };
+                match work.nonblocking().launch(kernel) {
                     Ok(()) if launched < 64 => launched += 1,
                     Ok(()) => panic!("the ring does not fill up"),
                     Err(error) => break error,
@@ -160,12 +162,13 @@ pub(crate) fn full_ring_is_back_pressure() -> Outcome {
             assert_eq!(kind, std::io::ErrorKind::WouldBlock);
             assert!((40..64).contains(&launched), "{launched}");
             // Threads that wait get through, in batches too.
-            let batch = scope.batch();
-            for _ in 0..1000 {
-                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
-                launched += 1;
-            }
-            batch.publish()
+            work.batch(|| {
+                for _ in 0..1000 {
+                    work.launch(testgpu::IncrementF32 { data: &mut data })?;
+                    launched += 1;
+                }
+                Ok(())
+            })
         })?;
         assert!(all_are(&memory, launched.into()), "{launched}");
     }
@@ -173,98 +176,50 @@ pub(crate) fn full_ring_is_back_pressure() -> Outcome {
 }
 
 pub(crate) fn waiting_has_a_deadline() -> Outcome {
-    let (gpu, mut queue) = gpu_and_queue()?;
+    let (gpu, stream) = gpu_and_stream()?;
     let mut stamps = gpu.device().alloc::<u64>(2)?;
-    queue.scope(|scope| -> Result<(), Error> {
+    stream.scope(|work| -> Result<(), Error> {
         let mut stamps = stamps.slice_mut();
-        scope.timestamp(&mut stamps, 0)?;
+        work.timestamp(&mut stamps, 0)?;
         let time = Duration::from_millis(200);
-        scope.launch(testgpu::Spin { time })?;
-        scope.timestamp(&mut stamps, 1)?;
+        work.launch(testgpu::Spin { time })?;
+        work.timestamp(&mut stamps, 1)?;
         let start = Instant::now();
-        assert!(timed_out(scope.wait_timeout(Duration::from_millis(20)))?);
+        assert!(timed_out(
+            work.stream().synchronize_timeout(Duration::from_millis(20))
+        )?);
         assert!(start.elapsed() >= Duration::from_millis(20));
-        let fence = scope.fence()?;
-        assert!(!fence.is_done() && timed_out(fence.wait_timeout(Duration::from_millis(1)))?);
-        scope.wait_timeout(Duration::from_secs(60))?;
-        assert!(fence.is_done());
-        fence.wait()?;
+        work.stream().synchronize_timeout(Duration::from_secs(60))?;
         let took = stamps.get(1)? - stamps.get(0)?;
         assert!(took >= 200_000_000, "{took} ns");
         // There is nothing to wait for.
-        scope.wait()
+        work.stream().synchronize()
     })?;
     Ok(())
 }
 
-pub(crate) fn fences_order_queues() -> Outcome {
-    let (gpu, mut first) = gpu_and_queue()?;
-    let mut second = gpu.queue(QueueOptions::new())?;
-    let mut memory = gpu.device().alloc::<f32>(10_000)?;
-    let mut result = gpu.alloc_vram::<f32>(10_000)?;
-    first.scope(|one| {
-        second.scope(|two| -> Result<(), Error> {
-            let mut data = memory.slice_mut();
-            let mut result = result.slice_mut();
-            for _ in 0..20 {
-                one.launch(testgpu::Spin {
-                    time: Duration::from_micros(300),
-                })?;
-                one.launch(testgpu::IncrementF32 { data: &mut data })?;
-                two.wait_for(&one.fence()?)?;
-                two.copy(&data, &mut result)?;
-                two.launch(testgpu::IncrementF32 { data: &mut data })?;
-                one.wait_for(&two.fence()?)?;
-            }
-            Ok(())
-        })
-    })?;
-    assert!(all_are(&memory, 40.0), "{:?} …", &memory.to_vec()[..4]);
-    assert!(all_are(&result, 39.0), "{:?} …", &result.to_vec()[..4]);
-    Ok(())
-}
-
-pub(crate) fn waiting_for_a_stopped_queue_ends() -> Outcome {
-    let (gpu, mut first) = gpu_and_queue()?;
-    let mut second = gpu.queue(QueueOptions::new())?;
-    let bad = Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0]);
-    let mut inner = None;
-    let outer = first.scope(|one| {
-        one.raw(&[bad])?;
-        let fence = one.fence()?;
-        inner = second.scope(|two| two.wait_for(&fence)).err();
-        Ok::<_, Error>(())
-    });
-    let (outer, inner) = (outer.expect_err("stopped"), inner.ok_or("it went on")?);
-    assert!(inner.to_string().contains("stopped"), "{inner}");
-    assert_eq!(inner.fault(), outer.fault());
-    Ok(())
-}
-
-pub(crate) fn queues_work_at_the_same_time() -> Outcome {
+pub(crate) fn streams_work_at_the_same_time() -> Outcome {
     let gpu = gpu()?;
     let slots = gpu.info()?.compute_slots;
-    let mut fences = Vec::new();
     let start = Instant::now();
-    for _ in 0..slots {
-        // A queue lives as long as its fences.
-        let mut queue = gpu.queue(QueueOptions::new().engines(Engines::Compute))?;
-        let scope = queue.scope(|scope| {
-            scope.launch(testgpu::Spin {
-                time: Duration::from_millis(1),
-            })?;
-            scope.fence()
-        });
-        fences.push(scope?);
-    }
-    assert!(fences.iter().all(pinmap::Fence::is_done));
     // Spins of all slots overlap: device time shows it, whatever the CPU does meanwhile.
     let mut stamps = gpu.device().alloc::<u64>(2 * slots as usize)?;
-    let mut queues = Vec::new();
-    for _ in 0..slots {
-        queues.push(gpu.queue(QueueOptions::new())?);
-    }
-    overlap(&mut queues, stamps.slice_mut())?;
+    let streams = (0..slots).map(|_| gpu.stream(StreamOptions::new().engines(Engines::Compute)));
+    let streams = streams.collect::<Result<Vec<_>, _>>()?;
+    accelerator::scope(|scope| {
+        let mut stamps = stamps.slice_mut();
+        for (slot, stream) in streams.iter().enumerate() {
+            let (work, at) = (scope.on(stream), 2 * slot);
+            work.batch(|| {
+                work.timestamp(&mut stamps, at)?;
+                work.launch(testgpu::Spin {
+                    time: Duration::from_millis(500),
+                })?;
+                work.timestamp(&mut stamps, at + 1)
+            })?;
+        }
+        Ok(())
+    })?;
     let stamps = stamps.to_vec();
     let (begins, ends): (Vec<_>, Vec<_>) = stamps.chunks_exact(2).map(|s| (s[0], s[1])).unzip();
     let (last_begin, first_end) = (begins.iter().max(), ends.iter().min());
@@ -280,19 +235,19 @@ pub(crate) fn queues_work_at_the_same_time() -> Outcome {
 pub(crate) fn contexts_work_at_the_same_time() -> Outcome {
     let node = gpu()?.device().path().to_owned();
     // A file of its own is a context of its own.
-    let open = || pinmap::Device::open(&node)?.accelerator();
+    let open = || pinmap_testgpu::accelerator(&pinmap::Device::open(&node)?);
     let contexts = [open()?, open()?];
     let start = Barrier::new(contexts.len());
     let time = Duration::from_millis(200);
     let work = |gpu: &Accelerator| -> pinmap::Result<(u64, u64)> {
-        let mut queue = gpu.queue(QueueOptions::new())?;
+        let stream = gpu.stream(StreamOptions::new())?;
         let mut stamps = gpu.device().alloc::<u64>(2)?;
         start.wait();
-        queue.scope(|scope| {
+        stream.scope(|work| {
             let stamps = &mut stamps.slice_mut();
-            scope.timestamp(stamps, 0)?;
-            scope.launch(testgpu::Spin { time })?;
-            scope.timestamp(stamps, 1)
+            work.timestamp(stamps, 0)?;
+            work.launch(testgpu::Spin { time })?;
+            work.timestamp(stamps, 1)
         })?;
         Ok((stamps.get(0)?, stamps.get(1)?))
     };
@@ -313,28 +268,7 @@ pub(crate) fn contexts_work_at_the_same_time() -> Outcome {
     Err(format!("one after the other, each time: {seen:?}").into())
 }
 
-/// Makes a scope for each queue, one inside of the other.
-fn overlap(
-    queues: &mut [pinmap::Queue],
-    mut stamps: pinmap::DeviceSliceMut<'_, u64>,
-) -> Result<(), Error> {
-    let Some((queue, others)) = queues.split_first_mut() else {
-        return Ok(());
-    };
-    let (mut own, rest) = stamps.split_at(2)?;
-    queue.scope(|scope| {
-        let batch = scope.batch();
-        scope.timestamp(&mut own, 0)?;
-        scope.launch(testgpu::Spin {
-            time: Duration::from_millis(500),
-        })?;
-        scope.timestamp(&mut own, 1)?;
-        batch.publish()?;
-        overlap(others, rest)
-    })
-}
-
-pub(crate) fn more_queues_and_contexts_than_the_device_holds() -> Outcome {
+pub(crate) fn more_streams_and_contexts_than_the_device_holds() -> Outcome {
     let first = gpu()?;
     let info = first.info()?;
     let path = first.device().path().to_owned();
@@ -342,23 +276,23 @@ pub(crate) fn more_queues_and_contexts_than_the_device_holds() -> Outcome {
     let mut all = Vec::new();
     for number in 0..contexts {
         let device = Device::open(&path)?;
-        let gpu = device.accelerator()?;
-        let mut queues = Vec::new();
+        let gpu = pinmap_testgpu::accelerator(&device)?;
+        let mut streams = Vec::new();
         for _ in 0..2 {
-            queues.push(gpu.queue(QueueOptions::new())?);
+            streams.push(gpu.stream(StreamOptions::new())?);
         }
         let mut memory = device.alloc::<f32>(1000)?;
         memory.write(0, &vec![number as f32; 1000])?;
-        all.push((queues, memory));
+        all.push((streams, memory));
     }
     let before = first.counters()?;
     std::thread::scope(|threads| {
-        let work = |(queues, memory): &mut (Vec<pinmap::Queue>, Allocation<f32>)| {
+        let work = |(streams, memory): &mut (Vec<Stream>, Allocation<f32>)| {
             for _ in 0..25 {
-                for queue in &mut *queues {
-                    queue.scope(|scope| {
+                for stream in &*streams {
+                    stream.scope(|work| {
                         let data = &mut memory.slice_mut();
-                        scope.launch(testgpu::IncrementF32 { data })
+                        work.launch(testgpu::IncrementF32 { data })
                     })?;
                 }
             }
