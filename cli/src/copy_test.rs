@@ -3,9 +3,10 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use pinmap::inspect::Progress;
 use pinmap::{Access, Buffer, RegisterOptions, Registration};
 use pinmap_samples::edu::Edu;
 use pinmap_samples::pins::Pins;
@@ -186,8 +187,22 @@ fn register(
         how = how.identity();
     }
     let bar = progress::bytes("registering", options.size as u64);
-    let report = |progress: Progress| bar.set_position(progress.pinned);
-    let registered = buffer.register_reporting(edu.device(), how, EVERY, report);
+    let (device, addr) = (edu.device(), buffer.addr());
+    let (done, wait) = mpsc::channel::<()>();
+    let registered = thread::scope(|scope| {
+        let bar = &bar;
+        scope.spawn(move || {
+            // It is disconnected when the registration is done.
+            while wait.recv_timeout(EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if let Ok(Some(memory)) = device.query(addr) {
+                    bar.set_position(memory.pinned);
+                }
+            }
+        });
+        let registered = buffer.register(device, how);
+        drop(done);
+        registered
+    });
     bar.finish_and_clear();
     Ok(registered?)
 }

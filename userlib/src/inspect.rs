@@ -9,6 +9,5 @@ pub use crate::memory::cache::CacheStatistics;
 pub use crate::memory::managed::residency::{ParseRuleError, Residency, ResidencySums, Rule, Run};
 pub use crate::memory::managed::statistics::{ManagedStatistics, RefusedAccess};
 pub use crate::memory::preflight::Preflight;
-pub use crate::memory::progress::Progress;
 pub use crate::memory::query::{BufferKind, RegistrationInfo, State};
 pub use crate::trace;

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use nix::libc;
 use nix::sys::resource::{setrlimit, Resource};
-use pinmap::{Access, Buffer, Device, RawRegistration, Reason, RegisterOptions};
+use pinmap::{Access, Buffer, Device, Registration, Reason, RegisterOptions};
 
 use crate::harness::Outcome;
 use crate::setup::{become_user, buffer, device, pattern, RawMemory, PAGE};
@@ -16,7 +16,7 @@ fn raw(
     memory: &RawMemory,
     len: usize,
     access: Access,
-) -> pinmap::Result<RawRegistration> {
+) -> pinmap::Result<Registration<()>> {
     // SAFETY: `RawMemory` is accessed by raw pointers only.
     unsafe { device.register_raw(memory.start(), len, access) }
 }

@@ -3,12 +3,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::inspect::{BufferKind, State};
-use pinmap::{Access, Buffer, Device, Pages, Reason, RegisterOptions};
+use pinmap::{Access, Buffer, Device, Error, Pages, Reason, RegisterOptions};
 
 use crate::harness::{skip, Outcome};
 use crate::held::HeldFaults;
@@ -26,7 +27,7 @@ pub(crate) fn file_is_shared_with_the_device() -> Outcome {
     let part = edu
         .device()
         .register_file(&file, 2 * PAGE as u64, 4 * PAGE, Access::ReadWrite)?;
-    assert_eq!((part.offset(), part.len()), (2 * PAGE as u64, 4 * PAGE));
+    assert_eq!(part.len(), 4 * PAGE);
     fill_device(&mut edu, &pattern(3, PAGE))?;
     edu.store(part.device_addr()? + PAGE as u64, 0, PAGE)?;
     let mut content = vec![0; PAGE];
@@ -42,7 +43,7 @@ pub(crate) fn file_is_shared_with_the_device() -> Outcome {
     let mapping = part.map(Access::Read)?;
     edu.fetch(mapping.device_addr() + PAGE as u64, 0, PAGE)?;
     drop(mapping);
-    part.release()?;
+    assert_eq!(part.release()?.offset, 2 * PAGE as u64);
     assert_eq!(edu.device().info()?.registrations, 0);
     Ok(())
 }
@@ -130,26 +131,32 @@ pub(crate) fn progress_is_reported() -> Outcome {
     let device = device()?;
     let buffer = Buffer::<u8>::with_pages(LEN, Pages::Normal)?;
     let addr = buffer.addr();
-    assert_eq!(device.progress(addr)?, None);
+    assert_eq!(device.query(addr)?, None);
     // It cannot end before the last of these reports.
-    let mut held = Some(HeldFaults::new(addr + LEN / 2, LEN / 2)?);
-    let (mut reports, mut last) = (0, 0);
-    let every = Duration::from_millis(1);
-    let registration =
-        buffer.register_reporting(&device, Access::ReadWrite, every, |progress| {
-            assert_eq!(progress.total, LEN as u64);
-            assert!(last <= progress.pinned && progress.pinned <= progress.total);
-            last = progress.pinned;
-            // The first half is on its way to be pinned, and the second is waited for.
-            reports += u64::from(last > 0);
-            if reports == REPORTS {
-                assert!(last <= LEN as u64 / 2);
-                held = None;
+    let held = HeldFaults::new(addr + LEN / 2, LEN / 2)?;
+    let registration = thread::scope(|scope| {
+        let device = &device;
+        let watcher = scope.spawn(move || -> Result<(), Error> {
+            let (mut reports, mut last) = (0, 0);
+            while reports < REPORTS {
+                thread::sleep(Duration::from_millis(1));
+                let Some(memory) = device.query(addr)? else {
+                    continue;
+                };
+                assert_eq!((memory.state, memory.len), (State::Building, LEN));
+                assert!(last <= memory.pinned && memory.pinned <= LEN as u64 / 2);
+                last = memory.pinned;
+                // The first half is on its way to be pinned, and the second is waited for.
+                reports += u64::from(last > 0);
             }
-        })?;
-    assert_eq!(device.progress(addr)?, None);
-    assert_eq!(registration.query()?.pinned, LEN as u64);
-    assert!(reports >= REPORTS, "{reports} reports");
+            drop(held);
+            Ok(())
+        });
+        let registration = buffer.register(device, Access::ReadWrite)?;
+        watcher.join().expect("no panic").map(|()| registration)
+    })?;
+    let memory = registration.query()?;
+    assert_eq!((memory.state, memory.pinned), (State::Live, LEN as u64));
     Ok(())
 }
 

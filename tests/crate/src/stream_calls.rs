@@ -169,7 +169,6 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                     "query of an address",
                     errno(device.query(raw.addr()).map(drop)),
                 ),
-                ("progress", errno(device.progress(raw.addr()).map(drop))),
                 (
                     "preflight",
                     errno(device.preflight(raw.addr(), PAGE, Access::Read).map(drop)),

@@ -23,7 +23,7 @@ impl Memory {
     /// # Errors
     ///
     /// `EOPNOTSUPP`: this kind of memory cannot be mapped again; otherwise as for
-    /// [`RawRegistration::map`](pinmap::RawRegistration::map).
+    /// [`Registration::map`](pinmap::Registration::map).
     pub fn map(self: &Arc<Self>, options: MapOptions) -> Result<MemoryMapping> {
         let mapping = self.with(|held| {
             let mapping = match &held.owner {

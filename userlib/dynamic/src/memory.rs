@@ -16,7 +16,7 @@ use pinmap::accelerator::{
     in_host_function, DeviceSlice, DeviceSliceMut, Managed, ManagedRange, Work,
 };
 use pinmap::inspect::ManagedStatistics;
-use pinmap::{Access, Allocation, DmaBuf, ErrorKind, FileRegistration, RawRegistration};
+use pinmap::{Access, Allocation, DmaBuf, ErrorKind, FilePart, Registration};
 
 use crate::error::{Error, Result};
 use crate::piece::{lock, wait, Piece, Pieces};
@@ -73,8 +73,8 @@ impl<T> Drop for Kept<T> {
 
 /// The owner that keeps memory within a device's reach.
 pub(crate) enum Owner {
-    Registration(Kept<RawRegistration>),
-    File(Kept<FileRegistration>),
+    Registration(Kept<Registration<()>>),
+    File(Kept<Registration<FilePart>>),
     Allocation(Kept<Allocation<u8>>),
     Managed(Kept<Managed<u8>>),
     Range(ManagedRange),
@@ -374,7 +374,7 @@ impl Memory {
     /// `EBUSY`: there are [mappings](Self::map), or the device does not confirm that it has ended
     /// the work, and nothing was done; `EDEADLK`: this is a host function, and there is work in
     /// flight that names the memory, or this thread is just submitting some, and nothing was done;
-    /// otherwise as for [`RawRegistration::release`], after which the memory counts as released.
+    /// otherwise as for [`Registration::release`], after which the memory counts as released.
     pub fn release(self: &Arc<Self>) -> Result<()> {
         let Some(held) = self.take()? else {
             return Ok(());

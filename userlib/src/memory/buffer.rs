@@ -199,7 +199,7 @@ impl<T> Buffer<T> {
         self,
         device: &Device,
         options: impl Into<RegisterOptions>,
-    ) -> Result<Registration<T>, ErrorWith<Self>> {
+    ) -> Result<Registration<Self>, ErrorWith<Self>> {
         let (addr, len) = (self.memory.addr(), self.memory.len());
         // SAFETY: All of the memory belongs to `self`, which is consumed, so there is no reference
         // to it, and a `Registration` gives none except to atomics until it is released. If it is
@@ -254,7 +254,7 @@ impl Device {
         &self,
         buffers: impl IntoIterator<Item = Buffer<T>>,
         options: impl Into<RegisterOptions>,
-    ) -> Result<Vec<Registration<T>>, RegisterAllError<Buffer<T>>> {
+    ) -> Result<Vec<Registration<Buffer<T>>>, RegisterAllError<Buffer<T>>> {
         let (buffers, options): (Vec<_>, _) = (buffers.into_iter().collect(), options.into());
         let range = |buffer: &Buffer<T>| (buffer.memory.addr(), buffer.memory.len());
         let ranges: Vec<_> = buffers.iter().map(range).collect();

@@ -13,15 +13,16 @@ use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::{Allocation, HandleGuard, Mapped, Place};
 use crate::memory::element::Element;
-use crate::memory::file::FileRegistration;
 use crate::memory::options::Access;
+use crate::memory::file::FilePart;
+use crate::memory::registration::Registration;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 
 /// Memory that can be shared with other devices, other processes, and other drivers that import
 /// dma-bufs.
 ///
-/// Made by [`Allocation::export`] and [`FileRegistration::export`]. The memory exists until the
+/// Made by [`Allocation::export`] and [`Registration::export`]. The memory exists until the
 /// last of its allocations, imports and dma-bufs is dropped. To share it with another process, send
 /// the file descriptor there and [convert it](Self::from) back.
 ///
@@ -65,7 +66,7 @@ impl<T> Allocation<T> {
     }
 }
 
-impl FileRegistration {
+impl Registration<FilePart> {
     /// Exports the part of the file as a dma-buf, which keeps those pages pinned. Imported as an
     /// [allocation](Device::import), or mapped, it shows the pages that the device has, even if the
     /// file has got others since.
@@ -83,9 +84,10 @@ impl FileRegistration {
     /// `EACCES`: it was registered for reading only; `EPERM`: another process opened the device;
     /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
+        let what = || format!("the {} bytes of a file", self.len());
         // SAFETY: There is no reference to the memory: it is not mapped here, and a mapping of the
         // file elsewhere is shared with all others who have the file open.
-        unsafe { export(self.device(), self.handle(), access, || self.words()) }
+        unsafe { export(self.device(), self.handle(), access, what) }
     }
 }
 
@@ -118,7 +120,7 @@ unsafe fn export(
 }
 
 impl Device {
-    /// Imports memory that [`Allocation::export`] or [`FileRegistration::export`] exported, in this
+    /// Imports memory that [`Allocation::export`] or [`Registration::export`] exported, in this
     /// or another process, for this or another device. It is mapped for this device and this
     /// process as [`alloc`](Self::alloc) does, and has as many elements as fit. On a flat device
     /// this makes the context the owner.

@@ -22,7 +22,6 @@ pub(crate) mod mapping;
 pub(crate) mod options;
 pub(crate) mod pinned;
 pub(crate) mod preflight;
-pub(crate) mod progress;
 pub(crate) mod query;
 pub(crate) mod raw;
 pub(crate) mod registered;

@@ -13,7 +13,7 @@ use crate::sys::{bindings as abi, ioctl};
 /// The state of a registration.
 ///
 /// ```no_run
-/// # fn f(memory: &pinmap::RawRegistration) -> pinmap::Result<()> {
+/// # fn f(memory: &pinmap::Registration<()>) -> pinmap::Result<()> {
 /// if memory.state()? == pinmap::inspect::State::Stale {
 ///     println!("somebody has unmapped it");
 /// }

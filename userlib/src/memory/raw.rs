@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Raw registrations: memory that a device can reach, whoever the memory belongs to.
+//! Registrations as the driver knows them, whoever the memory belongs to.
 //!
-//! The other kinds of registrations are made of these. If the driver cannot take memory away from
+//! A [`Registration`] is made of one. If the driver cannot take memory away from
 //! the device, because the IOMMU fails or the device does not answer, a release fails with `EIO`
 //! and the registration is *lost*: the driver cuts the device off from all memory, but has
 //! forgotten the handle, so nobody can prove that this memory is safe again.
@@ -16,37 +16,19 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::device::Device;
-use crate::error::bounds;
 use crate::error::failure::Failure;
-use crate::error::{Error, ErrorWith, Operation, Result};
-use crate::memory::mapping::Mapping;
-use crate::memory::options::{Access, MapOptions, RegisterOptions};
+use crate::error::{Error, Operation, Result};
+use crate::memory::options::{Access, RegisterOptions};
 use crate::memory::query::{RegistrationInfo, State};
+use crate::memory::registration::Registration;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::page_size;
 use crate::sys::trace::span;
 
-/// A registration of memory that does not belong to this crate.
-///
-/// Made by [`Device::register_raw`]. Dropping it releases the memory; only
-/// [`release`](Self::release) tells whether that worked. It keeps the device open.
-///
-/// ```no_run
-/// use pinmap::{Access, Device, RegisterOptions};
-/// # fn f(device: &Device, memory: *mut u8, len: usize) -> pinmap::Result<()> {
-/// let options = RegisterOptions::new(Access::ReadWrite).round_outwards();
-/// // SAFETY: A library of C has the memory, does not free it before the release below, and shares
-/// // its pages with nothing else. Nothing refers to it meanwhile.
-/// let registration = unsafe { device.register_raw(memory, len, options)? };
-/// let offset = memory.addr() - registration.addr();
-/// println!("the device finds it at {:#x}", registration.device_addr()? + offset as u64);
-/// registration.release()?;
-/// # Ok(()) }
-/// ```
-#[must_use = "dropped, the device cannot reach the memory any more"]
+/// The part of a registration that the driver knows. Dropping it releases the memory.
 #[derive(Debug)]
-pub struct RawRegistration {
+pub(crate) struct RawRegistration {
     device: Device,
     handle: u64,
     addr: usize,
@@ -77,6 +59,19 @@ impl Device {
     /// Registers memory that does not belong to this crate: `len` bytes from `memory` on. The
     /// device can reach it until it is released.
     ///
+    /// ```no_run
+    /// use pinmap::{Access, Device, RegisterOptions};
+    /// # fn f(device: &Device, memory: *mut u8, len: usize) -> pinmap::Result<()> {
+    /// let options = RegisterOptions::new(Access::ReadWrite).round_outwards();
+    /// // SAFETY: A library of C has the memory, does not free it before the release below, and
+    /// // shares its pages with nothing else. Nothing refers to it meanwhile.
+    /// let registration = unsafe { device.register_raw(memory, len, options)? };
+    /// let offset = memory.addr() - registration.addr();
+    /// println!("the device finds it at {:#x}", registration.device_addr()? + offset as u64);
+    /// registration.release()?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// If the memory leaves the address space before, for instance by `munmap()`, the registration
     /// goes stale, and the device cannot reach the memory any more: see
     /// [`DeviceEvent::Stale`](crate::DeviceEvent::Stale).
@@ -105,7 +100,7 @@ impl Device {
         memory: *mut u8,
         len: usize,
         options: impl Into<RegisterOptions>,
-    ) -> Result<RawRegistration> {
+    ) -> Result<Registration<()>> {
         let options = options.into();
         let mut addr = memory.expose_provenance();
         let mut len = len;
@@ -119,7 +114,8 @@ impl Device {
             })?;
         }
         // SAFETY: As the caller promises, for whole pages.
-        unsafe { RawRegistration::new(self, addr, len, options) }
+        let raw = unsafe { RawRegistration::new(self, addr, len, options)? };
+        Ok(Registration::new(raw, ()))
     }
 }
 
@@ -193,24 +189,8 @@ impl RawRegistration {
         }
     }
 
-    /// Makes the memory unreachable for the device, and removes all of its mappings. Succeeds also
-    /// when the device is gone, or the registration stale.
-    ///
-    /// # Errors
-    ///
-    /// The registration comes back with the error.
-    ///
-    /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
-    /// forgotten the addresses. The driver has cut the device off from all memory, and the device
-    /// will be gone soon. The memory nevertheless counts as reachable from then on, and releasing
-    /// it again fails with `EIO`, too.
-    pub fn release(mut self) -> Result<(), ErrorWith<Self>> {
-        match self.release_now() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(ErrorWith { error, value: self }),
-        }
-    }
-
+    /// Makes the memory unreachable for the device, once: see
+    /// [`Registration::release`].
     pub(crate) fn release_now(&mut self) -> Result<()> {
         match self.hold {
             Hold::Held => {}
@@ -281,61 +261,18 @@ impl RawRegistration {
         }
     }
 
-    /// Maps the memory at one more device address: see
-    /// [`Registration::map`](crate::Registration::map).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Registration::map`](crate::Registration::map).
-    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
-        Mapping::new(self, options.into())
-    }
-
-    /// Makes what the CPU wrote to these bytes visible to a device that does not snoop its caches:
-    /// see [`Registration::sync_for_device`](crate::Registration::sync_for_device).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Registration::sync_for_device`](crate::Registration::sync_for_device).
-    pub fn sync_for_device(&self, bytes: Range<usize>) -> Result<()> {
-        self.check_range("write back", &bytes)?;
-        self.sync(bytes, abi::PINMAP_SYNC_FOR_DEVICE)
-    }
-
-    /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
-    /// CPU: see [`Registration::sync_for_cpu`](crate::Registration::sync_for_cpu).
-    ///
-    /// # Errors
-    ///
-    /// As for [`Registration::sync_for_cpu`](crate::Registration::sync_for_cpu).
-    pub fn sync_for_cpu(&self, bytes: Range<usize>) -> Result<()> {
-        self.check_range("invalidate", &bytes)?;
-        self.sync(bytes, abi::PINMAP_SYNC_FOR_CPU)
-    }
-
-    fn check_range(&self, verb: &str, bytes: &Range<usize>) -> Result<()> {
-        let len = bytes.end.saturating_sub(bytes.start);
-        let memory = "registered memory";
-        bounds::check(verb, memory, bytes.start, len, 1, self.len as u64)
-    }
-
     /// User address of the first byte, where a page begins.
-    pub fn addr(&self) -> usize {
+    pub(crate) fn addr(&self) -> usize {
         self.addr
     }
 
     /// Length in bytes, a multiple of the page size.
-    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Device address of the first byte of the first page, in the mapping that registering made.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the memory was registered [`unmapped`](RegisterOptions::unmapped).
-    pub fn device_addr(&self) -> Result<u64> {
+    /// Device address of the first byte, in the mapping that registering made.
+    pub(crate) fn device_addr(&self) -> Result<u64> {
         self.device_addr.ok_or_else(|| {
             let attempt = format!("tell the device address of the memory at {:#x}", self.addr);
             let cause = "it was registered without mapping it";
@@ -345,30 +282,22 @@ impl RawRegistration {
     }
 
     /// The access that the device has.
-    pub fn access(&self) -> Access {
+    pub(crate) fn access(&self) -> Access {
         self.access
     }
 
     /// The handle of the registration, unique in its context. Events name the registration by it.
-    pub fn handle(&self) -> u64 {
+    pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
 
     /// Asks whether the registration is live or stale.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the device is gone.
-    pub fn state(&self) -> Result<State> {
+    pub(crate) fn state(&self) -> Result<State> {
         Ok(self.query()?.state)
     }
 
     /// Asks for all that the driver knows about the registration.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the device is gone.
-    pub fn query(&self) -> Result<RegistrationInfo> {
+    pub(crate) fn query(&self) -> Result<RegistrationInfo> {
         let mut args = abi::pinmap_query {
             handle: self.handle,
             ..Default::default()
@@ -434,8 +363,8 @@ mod tests {
     #[test]
     fn registrations_can_be_shared_and_sent() {
         fn check<T: Send + Sync>() {}
-        check::<RawRegistration>();
         check::<crate::Registration>();
-        check::<Mapping<'_>>();
+        check::<crate::Registration<()>>();
+        check::<crate::Mapping<'_>>();
     }
 }

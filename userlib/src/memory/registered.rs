@@ -269,7 +269,7 @@ impl<M: Memory> Registered<M> {
     /// # Errors
     ///
     /// An owner of memory comes back with the error: the device cannot reach it even then. `EIO`:
-    /// as for [`RawRegistration::release`](crate::RawRegistration::release); the driver has cut the
+    /// as for [`Registration::release`](crate::Registration::release); the driver has cut the
     /// device off from all memory.
     pub fn release(mut self) -> Result<M, M::Error> {
         let ended = self.loans.end();

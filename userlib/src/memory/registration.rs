@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Registrations: buffers that a device can reach.
+//! Registrations: memory that a device can reach.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -22,15 +23,22 @@ use crate::sys::word::{self, Word};
 
 /// Memory that a device can reach, and may read and write at any time.
 ///
-/// Made by [`Buffer::register`]. The memory can only be copied from and to: a reference to memory
-/// that a device changes would be undefined behaviour. All accesses of the process are atomic,
-/// aligned and 8 bytes wide, and several threads may make them at once.
+/// `M` is what keeps the memory, and comes back when it is [released](Self::release):
 ///
-/// [`release`](Self::release) gives the [`Buffer`] back. Dropping a registration releases and frees
-/// the memory; then, too, the device cannot reach it any more. If the driver cannot release the
-/// memory (`EIO`), it stays allocated and mapped until the process ends, so that nothing else gets
-/// memory to which a device might write. A forgotten registration ([`std::mem::forget`]) stays
-/// registered until the process ends.
+/// | made by | `M` |
+/// |---|---|
+/// | [`Buffer::register`], [`Device::register_all`] | the [`Buffer`] |
+/// | [`Device::register_file`] | a [`FilePart`](crate::FilePart), which need not be mapped |
+/// | [`Device::register_raw`] | `()`: the program keeps the memory |
+///
+/// The memory of a buffer can only be copied from and to: a reference to memory that a device
+/// changes would be undefined behaviour. All accesses of the process are atomic, aligned and 8
+/// bytes wide, and several threads may make them at once.
+///
+/// Dropping a registration releases the memory and drops `M`; then, too, the device cannot reach
+/// the memory any more. If the driver cannot release it (`EIO`), a buffer stays allocated and
+/// mapped until the process ends, so that nothing else gets memory to which a device might write. A
+/// forgotten registration ([`std::mem::forget`]) stays registered until the process ends.
 ///
 /// A registration keeps the device open.
 ///
@@ -47,18 +55,17 @@ use crate::sys::word::{self, Word};
 /// # Ok(()) }
 /// ```
 #[must_use = "dropped, the device cannot reach the memory any more"]
-#[derive(Debug)]
-pub struct Registration<T = u8> {
+pub struct Registration<M = Buffer> {
     raw: RawRegistration,
     /// `None` only after a release took it.
-    buffer: Option<Buffer<T>>,
+    memory: Option<M>,
 }
 
-impl<T> Registration<T> {
-    pub(crate) fn new(raw: RawRegistration, buffer: Buffer<T>) -> Self {
+impl<M> Registration<M> {
+    pub(crate) fn new(raw: RawRegistration, memory: M) -> Self {
         Self {
             raw,
-            buffer: Some(buffer),
+            memory: Some(memory),
         }
     }
 
@@ -84,12 +91,12 @@ impl<T> Registration<T> {
     /// forgotten the addresses. The driver has cut the device off from all memory, and the device
     /// will be gone soon. The memory is nevertheless never given back: releasing it again fails
     /// with `EIO`, too, and dropping the registration leaves the memory allocated.
-    pub fn release(mut self) -> Result<Buffer<T>, ErrorWith<Self>> {
+    pub fn release(mut self) -> Result<M, ErrorWith<Self>> {
         if let Err(error) = self.raw.release_now() {
             return Err(ErrorWith { error, value: self });
         }
-        match self.buffer.take() {
-            Some(buffer) => Ok(buffer),
+        match self.memory.take() {
+            Some(memory) => Ok(memory),
             None => unreachable!("only a release takes it, and that consumes the registration"),
         }
     }
@@ -120,18 +127,141 @@ impl<T> Registration<T> {
     /// registrations of a call it failed, so the memory of all of them is never given back.
     pub fn release_all(
         registrations: impl IntoIterator<Item = Self>,
-    ) -> Result<Vec<Buffer<T>>, ErrorWith<Vec<Self>>> {
+    ) -> Result<Vec<M>, ErrorWith<Vec<Self>>> {
         let mut value: Vec<Self> = registrations.into_iter().collect();
         let mut raw: Vec<_> = value.iter_mut().map(|one| &mut one.raw).collect();
         match all::release_all(&mut raw) {
             Ok(()) => {
-                let buffers = value.iter_mut().filter_map(|one| one.buffer.take());
-                Ok(buffers.collect())
+                let memory = value.iter_mut().filter_map(|one| one.memory.take());
+                Ok(memory.collect())
             }
             Err(error) => Err(ErrorWith { error, value }),
         }
     }
 
+    /// Makes what the CPU wrote to these bytes visible to a device that does not snoop the CPU's
+    /// caches (see [`Info::coherent`](crate::Info::coherent)). Call it after the last write, and
+    /// before the device is told. For a coherent device this does nothing.
+    ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration, registers: &pinmap::Bar) -> pinmap::Result<()> {
+    /// memory.write_at(0, b"for the device")?;
+    /// memory.sync_for_device(0..64)?;
+    /// registers.write(0x80, 1u32)?; // tells the device
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the memory; `EOPNOTSUPP`: this architecture cannot
+    /// do it; `ENODEV`: the device is gone.
+    pub fn sync_for_device(&self, bytes: Range<usize>) -> Result<()> {
+        self.check_range("write back", &bytes)?;
+        self.raw.sync(bytes, abi::PINMAP_SYNC_FOR_DEVICE)
+    }
+
+    /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
+    /// CPU. Call it after the device has said that it is done, and before the first read.
+    ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration, interrupt: &pinmap::Interrupt) -> pinmap::Result<()> {
+    /// interrupt.wait()?;
+    /// memory.sync_for_cpu(0..64)?;
+    /// let mut answer = [0; 64];
+    /// memory.read_at(0, &mut answer)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`sync_for_device`](Self::sync_for_device).
+    pub fn sync_for_cpu(&self, bytes: Range<usize>) -> Result<()> {
+        self.check_range("invalidate", &bytes)?;
+        self.raw.sync(bytes, abi::PINMAP_SYNC_FOR_CPU)
+    }
+
+    /// The device that reaches the memory.
+    pub fn device(&self) -> &Device {
+        self.raw.device()
+    }
+
+    fn check_range(&self, verb: &str, bytes: &Range<usize>) -> Result<()> {
+        check(
+            verb,
+            bytes.start,
+            bytes.end.saturating_sub(bytes.start),
+            1,
+            self.len(),
+        )
+    }
+
+    /// Maps the memory at one more device address.
+    ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+    /// let view = memory.map(pinmap::Access::Read)?;
+    /// println!("{:#x} and {:#x}", memory.device_addr()?, view.device_addr());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: [`Access::ReadWrite`] is demanded, and the memory was registered with
+    /// [`Access::Read`]; `ENOSPC`: no room among the device addresses, or too many mappings;
+    /// `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went away; `EBUSY`:
+    /// another context owns the device; `EINVAL`: the device address is not a multiple of the page
+    /// size, or the address bits are not 12 to 64; `ENODEV`: the device is gone.
+    /// [`Error::failure`](crate::Error::failure) has the details.
+    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
+        Mapping::new(&self.raw, options.into())
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Device address of the first byte, in the mapping that registering made.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn device_addr(&self) -> Result<u64> {
+        self.raw.device_addr()
+    }
+
+    /// The access that the device has.
+    pub fn access(&self) -> Access {
+        self.raw.access()
+    }
+
+    /// The handle of the registration, unique in its context. Events name the registration by it.
+    pub fn handle(&self) -> u64 {
+        self.raw.handle()
+    }
+
+    /// Asks whether the registration is live or stale.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn state(&self) -> Result<State> {
+        self.raw.state()
+    }
+
+    /// Asks for all that the driver knows about the registration.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn query(&self) -> Result<RegistrationInfo> {
+        self.raw.query()
+    }
+}
+
+/// Access to the memory of a buffer.
+impl<T> Registration<Buffer<T>> {
     /// Copies bytes from the memory, from byte `offset` on.
     ///
     /// The copy sees what the device wrote before it raised an interrupt that was waited for, or
@@ -275,148 +405,45 @@ impl<T> Registration<T> {
         Ok(DeviceSliceMut::new(self.slice()?))
     }
 
-    /// Makes what the CPU wrote to these bytes visible to a device that does not snoop the CPU's
-    /// caches (see [`Info::coherent`](crate::Info::coherent)). Call it after the last write, and
-    /// before the device is told. For a coherent device this does nothing.
-    ///
-    /// ```no_run
-    /// # fn f(memory: &pinmap::Registration, registers: &pinmap::Bar) -> pinmap::Result<()> {
-    /// memory.write_at(0, b"for the device")?;
-    /// memory.sync_for_device(0..64)?;
-    /// registers.write(0x80, 1u32)?; // tells the device
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the range does not end inside the memory; `EOPNOTSUPP`: this architecture cannot
-    /// do it; `ENODEV`: the device is gone.
-    pub fn sync_for_device(&self, bytes: Range<usize>) -> Result<()> {
-        self.check_range("write back", &bytes)?;
-        self.raw.sync(bytes, abi::PINMAP_SYNC_FOR_DEVICE)
-    }
-
-    /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
-    /// CPU. Call it after the device has said that it is done, and before the first read.
-    ///
-    /// ```no_run
-    /// # fn f(memory: &pinmap::Registration, interrupt: &pinmap::Interrupt) -> pinmap::Result<()> {
-    /// interrupt.wait()?;
-    /// memory.sync_for_cpu(0..64)?;
-    /// let mut answer = [0; 64];
-    /// memory.read_at(0, &mut answer)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`sync_for_device`](Self::sync_for_device).
-    pub fn sync_for_cpu(&self, bytes: Range<usize>) -> Result<()> {
-        self.check_range("invalidate", &bytes)?;
-        self.raw.sync(bytes, abi::PINMAP_SYNC_FOR_CPU)
-    }
-
-    /// The device that reaches the memory.
-    pub fn device(&self) -> &Device {
-        self.raw.device()
-    }
-
-    fn check_range(&self, verb: &str, bytes: &Range<usize>) -> Result<()> {
-        self.check(verb, bytes.start, bytes.end.saturating_sub(bytes.start), 1)
-    }
-
     fn words(&self) -> &[AtomicU64] {
-        self.buffer
-            .as_ref()
-            .map_or(&[], |buffer| buffer.memory().words())
+        let buffer = self.memory.as_ref();
+        buffer.map_or(&[], |buffer| buffer.memory().words())
     }
 
     fn check(&self, verb: &str, offset: usize, size: usize, align: usize) -> Result<()> {
-        bounds::check(
-            verb,
-            "registered memory",
-            offset,
-            size,
-            align,
-            self.len() as u64,
-        )
-    }
-
-    /// Maps the memory at one more device address.
-    ///
-    /// ```no_run
-    /// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
-    /// let view = memory.map(pinmap::Access::Read)?;
-    /// println!("{:#x} and {:#x}", memory.device_addr()?, view.device_addr());
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `EACCES`: [`Access::ReadWrite`] is demanded, and the memory was registered with
-    /// [`Access::Read`]; `ENOSPC`: no room among the device addresses, or too many mappings;
-    /// `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went away; `EBUSY`:
-    /// another context owns the device; `EINVAL`: the device address is not a multiple of the page
-    /// size, or the address bits are not 12 to 64; `ENODEV`: the device is gone.
-    /// [`Error::failure`](crate::Error::failure) has the details.
-    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
-        self.raw.map(options)
+        check(verb, offset, size, align, self.len())
     }
 
     /// User address of the first byte.
     pub fn addr(&self) -> usize {
         self.raw.addr()
     }
+}
 
-    /// Length in bytes, a multiple of the page size.
-    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
-    pub fn len(&self) -> usize {
-        self.raw.len()
-    }
-
-    /// Device address of the first byte, in the mapping that registering made.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
-    pub fn device_addr(&self) -> Result<u64> {
-        self.raw.device_addr()
-    }
-
-    /// The access that the device has.
-    pub fn access(&self) -> Access {
-        self.raw.access()
-    }
-
-    /// The handle of the registration, unique in its context. Events name the registration by it.
-    pub fn handle(&self) -> u64 {
-        self.raw.handle()
-    }
-
-    /// Asks whether the registration is live or stale.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the device is gone.
-    pub fn state(&self) -> Result<State> {
-        self.raw.state()
-    }
-
-    /// Asks for all that the driver knows about the registration.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the device is gone.
-    pub fn query(&self) -> Result<RegistrationInfo> {
-        self.raw.query()
+impl Registration<()> {
+    /// User address of the first byte, where a page begins.
+    pub fn addr(&self) -> usize {
+        self.raw.addr()
     }
 }
 
-impl<T> Drop for Registration<T> {
+/// Checks an access to registered memory of `len` bytes.
+fn check(verb: &str, offset: usize, size: usize, align: usize, len: usize) -> Result<()> {
+    let memory = "registered memory";
+    bounds::check(verb, memory, offset, size, align, len as u64)
+}
+
+impl<M> fmt::Debug for Registration<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.raw.fmt(f)
+    }
+}
+
+impl<M> Drop for Registration<M> {
     fn drop(&mut self) {
         if self.raw.release_now().is_err() {
             // The device may still reach the memory, so it is never unmapped.
-            std::mem::forget(self.buffer.take());
+            std::mem::forget(self.memory.take());
         }
     }
 }

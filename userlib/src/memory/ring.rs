@@ -130,7 +130,7 @@ pub trait Descriptor: Element {
 /// # Ok(()) }
 /// ```
 pub struct Ring<D> {
-    memory: Registration<D>,
+    memory: Registration<Buffer<D>>,
     /// Descriptors: a power of two.
     len: usize,
     /// Descriptors that were pushed since the beginning.
@@ -336,7 +336,7 @@ impl<D> Ring<D> {
     }
 
     /// The memory of the ring, for what a device does beside the order.
-    pub fn memory(&self) -> &Registration<D> {
+    pub fn memory(&self) -> &Registration<Buffer<D>> {
         &self.memory
     }
 }

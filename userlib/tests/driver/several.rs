@@ -142,7 +142,7 @@ fn the_device_addresses_follow_one_another() {
     let device = fake.open();
     let options = RegisterOptions::new(Access::ReadWrite).at(0x10_0000);
     let sizes = [1, 3, 2].map(|pages| Buffer::<u8>::new(pages * PAGE).expect("memory"));
-    let check = |registered: Vec<Registration<u8>>| {
+    let check = |registered: Vec<Registration>| {
         let addrs = registered.iter().map(Registration::device_addr);
         let addrs = addrs.collect::<Result<Vec<_>, Error>>().expect("mapped");
         assert_eq!(addrs, [0x10_0000, 0x10_1000, 0x10_4000]);

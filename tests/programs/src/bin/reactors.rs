@@ -2,7 +2,7 @@
 //! Waits for interrupts and for an event of QEMU's edu on the reactor of a runtime, tokio or
 //! async-io. Nothing is ready at first; then the reactor wakes the task.
 use memmap2::MmapMut;
-use pinmap::{Access, Device, DeviceEvent, RawRegistration};
+use pinmap::{Access, Device, DeviceEvent, Registration};
 use std::error::Error;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
@@ -14,7 +14,7 @@ async fn waits<F: Future>(mut future: Pin<&mut F>) -> bool {
 }
 
 /// Registers memory that is unmapped while it is registered, which the driver tells.
-fn register(device: &Device, memory: &mut MmapMut) -> pinmap::Result<RawRegistration> {
+fn register(device: &Device, memory: &mut MmapMut) -> pinmap::Result<Registration<()>> {
     // SAFETY: The device is told of no address, so it does nothing with the memory.
     unsafe { device.register_raw(memory.as_mut_ptr(), memory.len(), Access::Read) }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::memory::generations::Generations;
 use crate::memory::query::State;
-use crate::memory::raw::RawRegistration;
+use crate::memory::registration::Registration;
 
 /// The statistics of a [`Cache`](crate::Cache): how it was used so far, and what it keeps now.
 ///
@@ -55,7 +55,7 @@ pub(super) struct Kept {
 
 /// A registration in a cache.
 pub(super) struct Entry {
-    pub(super) registration: RawRegistration,
+    pub(super) registration: Registration<()>,
     pub(super) generations: Arc<Generations>,
     /// The generation at which the registration was last known to be live.
     pub(super) seen: AtomicU64,
@@ -165,12 +165,16 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::raw::RawRegistration;
 
     /// An entry without a driver.
     fn entry(addr: usize, len: usize) -> Arc<Entry> {
         let numbers = memmap2::MmapMut::map_anon(4096).expect("memory");
         Arc::new(Entry {
-            registration: RawRegistration::fake(addr, len, Some(addr as u64)),
+            registration: {
+                let raw = RawRegistration::fake(addr, len, Some(addr as u64));
+                Registration::new(raw, ())
+            },
             generations: Arc::new(Generations::fake(numbers.into())),
             seen: AtomicU64::new(0),
             used: AtomicU64::new(u64::MAX),

@@ -20,6 +20,7 @@ use crate::memory::generations::Generations;
 use crate::memory::options::RegisterOptions;
 use crate::memory::query::State;
 use crate::memory::raw::{outwards, RawRegistration};
+use crate::memory::registration::Registration;
 use crate::sys::map::page_size;
 
 pub use kept::CacheStatistics;
@@ -197,9 +198,10 @@ impl Cache {
     /// # Safety
     ///
     /// As for [`get`](Self::get), for whole pages.
-    unsafe fn register(&self, addr: usize, len: usize) -> Result<RawRegistration> {
+    unsafe fn register(&self, addr: usize, len: usize) -> Result<Registration<()>> {
         // SAFETY: As the caller promises.
-        unsafe { RawRegistration::new(&self.device, addr, len, self.options) }
+        let raw = unsafe { RawRegistration::new(&self.device, addr, len, self.options)? };
+        Ok(Registration::new(raw, ()))
     }
 
     /// Releases all registrations that are not in use.
@@ -303,7 +305,7 @@ impl Cached {
     }
 
     /// The registration. It consists of whole pages, and can contain more than what was looked up.
-    pub fn registration(&self) -> &RawRegistration {
+    pub fn registration(&self) -> &Registration<()> {
         &self.entry().registration
     }
 

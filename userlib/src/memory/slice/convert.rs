@@ -22,7 +22,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// A slice of `len` elements of host memory, which the device finds at `device_addr`.
     ///
     /// The device finds memory there that was registered with
-    /// [`Device::register_raw`], at [`RawRegistration::device_addr`], and memory that is
+    /// [`Device::register_raw`], at [`Registration::device_addr`], and memory that is
     /// [managed](crate::accelerator::Accelerator::manage), at the address that it has for the CPU.
     ///
     /// ```no_run
@@ -50,7 +50,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// - In this context, the device must find these elements at `device_addr`, or fail.
     ///
     /// [`Device::register_raw`]: crate::Device::register_raw
-    /// [`RawRegistration::device_addr`]: crate::RawRegistration::device_addr
+    /// [`Registration::device_addr`]: crate::Registration::device_addr
     pub unsafe fn from_raw_parts(
         device: &Device,
         memory: *const T,
