@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use pinmap::accelerator::{Accelerator, ManagedRange};
+use pinmap::accelerator::{Accelerator, ManagedRange, StreamOptions};
 use pinmap::{AllocOptions, DmaBuf, ErrorKind, RegisterOptions};
 use pinmap_dynamic as dynamic;
 use pyo3::buffer::PyUntypedBuffer;
@@ -159,8 +159,7 @@ pub(crate) fn find(py: Python<'_>, vendor: u16, device: u16) -> PyResult<Device>
 /// Raises Error: ENODEV, there is none; otherwise as open() does.
 #[pyfunction]
 pub(crate) fn find_accelerator(py: Python<'_>) -> PyResult<Device> {
-    let found = detached(py, || Ok(pinmap_testgpu::find()?.device().clone()))?;
-    Ok(Device::new(found))
+    detached(py, || Ok(pinmap_testgpu::find()?.device().clone())).map(Device::new)
 }
 
 /// Lists the devices of the driver, in the order of their numbers.
@@ -674,7 +673,7 @@ impl Device {
     #[pyo3(signature = (*, priority = 0, packets = None))]
     fn stream(slf: &Bound<'_, Self>, priority: u32, packets: Option<u32>) -> PyResult<Stream> {
         let shared = slf.get().shared()?;
-        let mut options = pinmap::accelerator::StreamOptions::new().priority(priority);
+        let mut options = StreamOptions::new().priority(priority);
         if let Some(packets) = packets {
             options = options.packets(packets);
         }

@@ -127,8 +127,8 @@ fn main() -> Result<()> {
 }
 
 /// Measures how long the CPU takes to submit a packet: to a device that is idle, many one after the
-/// other, and many at once; in a scope, in a scope with a number behind it that tells the end, which
-/// is the least that shows that work is done, and as work with memory that is handed over.
+/// other, and many at once; in a scope, in a scope with a number behind it that tells the end,
+/// which is the least that shows that work is done, and as work with memory that is handed over.
 fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
     let mut end = gpu.device().alloc::<u64>(1)?;
@@ -189,8 +189,8 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// Measures how long it takes to submit a packet and to wait until it is done: in a scope, by what a
-/// submission hands back, and by the stream.
+/// Measures how long it takes to submit a packet and to wait until it is done: in a scope, by what
+/// a submission hands back, and by the stream.
 fn wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new())?;
     let packets = [packet::nop()];

@@ -97,12 +97,45 @@
 //! and [`Work::slice_mut`] lend to the device until the work is done. Submitting waits only if the
 //! ring is full.
 //!
+//! # Double buffering
+//!
+//! A scope borrows an operand until its end, so it refuses `&mut slots[block % 2]` in a loop. Hand
+//! each slot over instead, and take it back when its turn comes again:
+//!
+//! ```no_run
+//! use std::collections::VecDeque;
+//! use pinmap::accelerator::{Pending, Pinned, Stream};
+//! use pinmap_testgpu::IncrementF32;
+//! # fn read(_: usize, _: &mut [f32]) {}
+//! # fn write(_: &[f32]) {}
+//! # fn f(stream: &Stream, blocks: usize, slots: [Pinned<f32>; 2]) -> pinmap::Result<()> {
+//! let mut idle = Vec::from(slots);
+//! let mut running = VecDeque::new();
+//! for block in 0..blocks {
+//!     if idle.is_empty() {
+//!         let first: Pending<Pinned<f32>> = running.pop_front().expect("not idle");
+//!         let slot = first.wait()?;
+//!         write(&slot);
+//!         idle.push(slot);
+//!     }
+//!     let mut slot = idle.pop().expect("one of two");
+//!     read(block, &mut slot); // the device works on the other slot meanwhile
+//!     running.push_back(stream.submit(slot, |work, slot| {
+//!         work.launch(IncrementF32 { data: &mut slot.slice_mut() })
+//!     })?);
+//! }
+//! for pending in running {
+//!     write(&pending.wait()?);
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! # Errors
 //!
 //! A packet that faults, or that runs for too long, stops its stream. Until [`Stream::reset`], that
-//! stream reports the [`Fault`](crate::Fault): its own calls do, and so do the events that were
-//! recorded after the packet. Host functions submitted after the packet do not run. Other streams
-//! go on, except those that wait for one of these events; they report the fault, too.
+//! stream reports the [`Fault`](crate::accelerator::Fault): its own calls do, and so do the events
+//! that were recorded after the packet. Host functions submitted after the packet do not run. Other
+//! streams go on, except those that wait for one of these events; they report the fault, too.
 //!
 //! # Host functions
 //!
@@ -284,9 +317,10 @@
 //! ```
 
 pub use crate::device::accelerator::{Accelerator, AcceleratorInfo, Link};
+pub use crate::error::fault::{Fault, FaultCode, FaultReason, MemoryArea};
 pub use crate::memory::allocation::Place;
+pub use crate::memory::element::Number;
 pub use crate::memory::lent::managed::{ManageOptions, ManagedRange};
-pub use crate::memory::lent::Reach;
 pub use crate::memory::managed::advice::Advice;
 pub use crate::memory::managed::alloc::ManagedAlloc;
 pub use crate::memory::managed::budget::Budget;
@@ -295,7 +329,7 @@ pub use crate::memory::managed::prefetch::Prefetched;
 pub use crate::memory::managed::window::{Window, WindowOptions};
 pub use crate::memory::pinned::Pinned;
 pub use crate::memory::registered::{Memory, MemoryMut, Registered};
-pub use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+pub use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 pub use crate::queue::format::{Direction, Kernel, Packet, PacketFormat};
 pub use crate::queue::operand::Operands;
 pub use crate::queue::options::{Engines, StreamOptions};

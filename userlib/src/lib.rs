@@ -2,14 +2,21 @@
 //! User memory for PCI accelerators, without a copy.
 //!
 //! The Linux driver pinmap pins memory of a program and maps it for a PCI device in the IOMMU, if
-//! possible at the same addresses. With this crate that takes no `unsafe` code. Memory is either a
-//! [`Buffer`], which only the CPU reaches and which dereferences to a slice, or a [`Registration`],
-//! which a device reaches and which can only be copied from and to. Devices with queues also take
-//! any slice of the program, which is borrowed as long as they work on it; and memory that is
-//! [`Pinned`] or [`Registered`] is a slice while no work borrows it.
+//! possible at the same addresses. With this crate that takes no `unsafe` code.
 //!
-//! The [guides](mod@guide) say where to start, what other interfaces call the same things, how to
-//! write a descriptor ring, and what CPU and device see of each other's accesses.
+//! The crate has two doors:
+//!
+//! - *Devices that you drive yourself*, such as an FPGA or a DMA engine: everything at the root of
+//!   the crate. Four types are for memory. A [`Buffer`] is a slice, which only the CPU reaches; as
+//!   a [`Registration`] a device reaches it, and it can only be copied from and to. An
+//!   [`Allocation`] is memory of the driver's for both, and a [`Ring`] has descriptors in it.
+//! - [*Accelerators*](accelerator), with an MMU and queues of their own, which many programs use at
+//!   once: the module [`accelerator`]. They take any slice of the program, which is borrowed as
+//!   long as they work on it.
+//!
+//! The module [`inspect`] tells what is where, and why. The [guides](mod@guide) say where to start,
+//! what other interfaces call the same things, how to write a descriptor ring, and what CPU and
+//! device see of each other's accesses.
 //!
 //! Here is a whole program for QEMU's device `edu`.
 //!
@@ -60,17 +67,13 @@
 //! [`RegisterOptions::identity`] fails unless they are equal, and [`RegisterOptions::at`] demands a
 //! device address of your choice.
 //!
-//! # Accelerators
-//!
-//! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once: the module
-//! [`accelerator`] is for those. What it has needs the feature of the same name.
-//!
 //! # Features
 //!
-//! None is on by default. The test GPU's module and futures on any executor need none.
+//! Only `accelerator` is on by default. Futures on any executor need no feature.
 //!
 //! | feature | what it adds |
 //! |---|---|
+//! | `accelerator` | the module [`accelerator`], and what [`inspect`] has for it |
 //! | `tokio`, `async-io` | `pinmap::tokio`, `pinmap::async_io`: files of their reactors |
 //! | `bytemuck`, `zerocopy` | [`element!`] takes types that have the traits of these crates |
 //! | `half` | `f16` and `bf16` are numbers |
@@ -80,7 +83,7 @@
 //! # Names
 //!
 //! [`Result`] has the name of the prelude's on purpose, as that of [`std::io`] has. Programs name
-//! what they use (`use pinmap::{Accelerator, StreamOptions}`), or write `pinmap::Result`. After
+//! what they use (`use pinmap::{Buffer, Device}`), or write `pinmap::Result`. After
 //! `use pinmap::*`, `Result` is the crate's, and with the features `tokio` and `async-io` these two
 //! names are modules of this crate; the crates are then `::tokio` and `::async_io`.
 //!
@@ -89,15 +92,16 @@
 //! - A device reaches only memory that is registered and mapped, or managed. It writes only to
 //!   memory that was registered with [`Access::ReadWrite`], or managed memory that the program
 //!   itself may write. It reaches nothing after [`Registration::release`], a drop, or the end of a
-//!   [`ManagedRange`]. The driver and the IOMMU enforce that, whatever the device does.
+//!   [`ManagedRange`](accelerator::ManagedRange). The driver and the IOMMU enforce that, whatever
+//!   the device does.
 //! - Safe code gets no reference to memory that a device may be writing, not even by
 //!   [`std::mem::forget`]: forgotten memory stays registered and allocated until the process ends.
-//! - Memory that is borrowed for the work of a queue stays borrowed until the device is done with
-//!   it, however the [scope](Stream::scope) ends. If the device cannot be stopped and there would
-//!   be references to memory on which it works, the process is aborted.
+//! - Memory that is borrowed for the work of a stream stays borrowed until the device is done with
+//!   it, however the [scope](accelerator::scope()) ends. If the device cannot be stopped and there
+//!   would be references to memory on which it works, the process is aborted.
 //! - That memory moves changes neither its addresses nor its contents, nor who may use it.
-//! - Work names only memory that is borrowed for it. Submitting [packets](Packet) that a program
-//!   makes itself is unsafe, because they can name any memory that the device reaches.
+//! - Work names only memory that is borrowed for it. Submitting [packets](accelerator::Packet) that
+//!   a program makes itself is unsafe, because they can name any memory that the device reaches.
 //! - After `fork()`, the registrations and what is managed belong to the parent, and the device
 //!   works on the parent's memory. A child that needs the device must open it anew. It must not
 //!   drop or release what it inherited, nor leave a scope, because that would release what the
@@ -345,6 +349,17 @@
 //! # }
 //! ```
 #![deny(unsafe_code)]
+// Both doors lead through device memory, errors and system calls, of which one uses all.
+#![cfg_attr(
+    not(feature = "accelerator"),
+    allow(
+        dead_code,
+        unused_imports,
+        unreachable_pub,
+        clippy::wrong_self_convention,
+        rustdoc::broken_intra_doc_links
+    )
+)]
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("the driver is for 64-bit Linux, and so is this crate");
@@ -362,19 +377,22 @@ mod documents {
     mod all {}
 }
 
+#[cfg(feature = "accelerator")]
 pub mod accelerator;
 mod device;
 mod error;
 pub mod guide;
 pub mod inspect;
 mod memory;
+#[cfg(feature = "accelerator")]
 mod queue;
+#[cfg(feature = "accelerator")]
 mod stream;
 mod sys;
-#[cfg(test)]
+#[cfg(all(test, feature = "accelerator"))]
 mod testgpu;
-#[doc(hidden)]
-pub mod trace;
+#[cfg(feature = "accelerator")]
+mod trace;
 
 #[cfg(test)]
 extern crate self as pinmap;
@@ -392,14 +410,14 @@ pub use device::reactor::async_io;
 pub use device::reactor::tokio;
 pub use device::Device;
 pub use error::failure::{Failure, Reason};
-pub use error::fault::{Fault, FaultAccess, FaultCode, FaultReason, MemoryArea};
+pub use error::fault::FaultAccess;
 pub use error::{Error, ErrorKind, ErrorWith, Operation, RegisterAllError, Result};
 pub use memory::alloc_options::AllocOptions;
 pub use memory::allocation::Allocation;
 pub use memory::buffer::{Buffer, Pages};
 pub use memory::cache::{Cache, Cached};
 pub use memory::dmabuf::DmaBuf;
-pub use memory::element::{Element, Number};
+pub use memory::element::Element;
 pub use memory::file::FilePart;
 pub use memory::mapping::Mapping;
 pub use memory::options::{Access, MapOptions, RegisterOptions};

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use nix::libc;
 use nix::sys::resource::{setrlimit, Resource};
-use pinmap::{Access, Buffer, Device, Registration, Reason, RegisterOptions};
+use pinmap::{Access, Buffer, Device, Reason, RegisterOptions, Registration};
 
 use crate::harness::Outcome;
 use crate::setup::{become_user, buffer, device, pattern, RawMemory, PAGE};

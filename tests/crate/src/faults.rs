@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use nix::libc;
 use pinmap::accelerator::{Accelerator, Packet, StreamOptions};
-use pinmap::{Access, Buffer, Device, DeviceEvent, Error, Fault, FaultAccess, FaultCode};
+use pinmap::accelerator::{Fault, FaultCode};
+use pinmap::{Access, Buffer, Device, DeviceEvent, Error, FaultAccess};
 use pinmap_testgpu as testgpu;
 use pinmap_testgpu::packet;
 

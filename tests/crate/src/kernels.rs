@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use pinmap::accelerator::Number;
 use pinmap::accelerator::{Accelerator, DeviceSlice};
-use pinmap::{Access, Allocation, Buffer, Element, Number};
+use pinmap::{Access, Allocation, Buffer, Element};
 use pinmap_testgpu as testgpu;
 
 use crate::gpu::{gpu, gpu_and_stream};

@@ -7,8 +7,9 @@ use nix::libc;
 use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
+use pinmap::accelerator::FaultReason;
 use pinmap::accelerator::{Accelerator, Place, Reach, Stream, StreamOptions};
-use pinmap::{Error, FaultAccess, FaultReason};
+use pinmap::{Error, FaultAccess};
 use pinmap_testgpu as testgpu;
 use pinmap_testgpu::packet;
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use pinmap::accelerator::{Accelerator, Packet, Stream};
-use pinmap::{accelerator, Access, Buffer, Error, Fault, FaultAccess, FaultCode, Registration};
+use pinmap::accelerator::{Fault, FaultCode};
+use pinmap::{accelerator, Access, Buffer, Error, FaultAccess, Registration};
 use pinmap_testgpu as testgpu;
 use pinmap_testgpu::packet;
 

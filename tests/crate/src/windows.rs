@@ -7,10 +7,11 @@ use nix::libc;
 use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
+use pinmap::accelerator::FaultReason;
 use pinmap::accelerator::{
     Accelerator, Managed, Place, Stream, StreamOptions, Window, WindowOptions,
 };
-use pinmap::{Access, Error, FaultAccess, FaultReason, Reason};
+use pinmap::{Access, Error, FaultAccess, Reason};
 use pinmap_testgpu as testgpu;
 
 use crate::command::run;

@@ -44,7 +44,7 @@ pub(crate) mod buffer {
             self,
             device: &Device,
             _options: RegisterOptions,
-        ) -> Result<Registration<T>> {
+        ) -> Result<Registration<Self>> {
             Ok(Registration::new(device, self.0))
         }
     }

@@ -134,7 +134,8 @@ impl Memory {
     }
 
     /// Takes `len` bytes of the program at `first` as an operand, without registering them: work
-    /// that names them lends them to its device, as [`Work::slice_mut`](pinmap::accelerator::Work) does.
+    /// that names them lends them to its device, as [`Work::slice_mut`](pinmap::accelerator::Work)
+    /// does.
     ///
     /// # Safety
     ///

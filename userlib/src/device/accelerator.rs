@@ -132,7 +132,9 @@ impl AcceleratorInfo {
 /// The translation of an address by a device's page table. Returned by [`Accelerator::walk`].
 ///
 /// ```no_run
-/// # fn f(gpu: &pinmap::accelerator::Accelerator, numbers: &pinmap::accelerator::Pinned<f32>) -> pinmap::Result<()> {
+/// # use pinmap::accelerator::{Accelerator, Pinned};
+/// # use pinmap::Result;
+/// # fn f(gpu: &Accelerator, numbers: &Pinned<f32>) -> Result<()> {
 /// // Where does the device find the first element?
 /// if let Some(walk) = gpu.walk(numbers.slice().device_addr())? {
 ///     println!("{:?}, by an entry of {} bytes", walk.target, walk.leaf_len);

@@ -5,6 +5,7 @@
 //! registrations and events of its own. Everything made from it keeps it open. This module knows
 //! neither queues nor streams.
 
+#[cfg(feature = "accelerator")]
 pub(crate) mod accelerator;
 pub(crate) mod bar;
 pub(crate) mod event;
@@ -34,7 +35,6 @@ use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::pci::PciAddress;
 use crate::sys::sysfs::{DeviceNode, Sysfs};
-use crate::trace::recorder;
 
 use extension::Extension;
 use info::{Info, Kind, Reserved};
@@ -132,7 +132,8 @@ impl Device {
         device
             .get_info()
             .map_err(|errno| Error::new(Operation::Open, attempt(), errno))?;
-        recorder::opened(&device);
+        #[cfg(feature = "accelerator")]
+        crate::trace::recorder::opened(&device);
         Ok(device)
     }
 

@@ -101,7 +101,7 @@ impl fmt::Display for MemoryArea {
 /// The reason why an access of a device was not let through.
 ///
 /// ```
-/// use pinmap::FaultReason;
+/// use pinmap::accelerator::FaultReason;
 ///
 /// assert_eq!(FaultReason::Hole.to_string(), "the program has nothing mapped there");
 /// ```
@@ -271,7 +271,7 @@ macro_rules! codes {
         ///
         /// ```no_run
         /// use pinmap::accelerator::Stream;
-        /// use pinmap::FaultCode;
+        /// use pinmap::accelerator::FaultCode;
         /// # fn f(stream: &Stream) -> pinmap::Result<()> {
         /// let result = stream.synchronize();
         /// let fault = result.as_ref().err().and_then(|error| error.fault());

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
+#[cfg(feature = "accelerator")]
 use crate::device::accelerator::Accelerator;
 use crate::device::info::Kind;
 use crate::device::Device;
@@ -135,12 +136,15 @@ impl Device {
     }
 }
 
+#[cfg(feature = "accelerator")]
 impl Accelerator {
     /// Allocates memory of the device for `count` elements, zeroed. The device address equals the
     /// user address.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::accelerator::Accelerator, stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
+    /// # use pinmap::accelerator::{Accelerator, Stream};
+    /// # use pinmap::Result;
+    /// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
     /// let host = gpu.alloc_from(&[1.0f32; 1024])?;
     /// let mut local = gpu.alloc_vram::<f32>(1024)?;
     /// stream.scope(|work| work.copy(&host, &mut local))?;
@@ -254,7 +258,12 @@ impl<T: Element> Allocation<T> {
     /// stream.scope(|work| work.copy(from.slice().part(..512)?, to.slice_mut().part(..512)?))?;
     /// # Ok(()) }
     /// ```
+    #[cfg(feature = "accelerator")]
     pub fn slice(&self) -> DeviceSlice<'_, T> {
+        self.all()
+    }
+
+    fn all(&self) -> DeviceSlice<'_, T> {
         let view = match &self.memory {
             Mapped::Host(memory) => View::Host(memory.words()),
             Mapped::Vram(vram) => View::Vram(vram),
@@ -267,7 +276,9 @@ impl<T: Element> Allocation<T> {
     /// ```no_run
     /// use pinmap::Allocation;
     /// use pinmap_testgpu::IncrementF32;
-    /// # fn f(stream: &pinmap::accelerator::Stream, local: &mut Allocation<f32>) -> pinmap::Result<()> {
+    /// # use pinmap::accelerator::Stream;
+    /// # use pinmap::Result;
+    /// # fn f(stream: &Stream, local: &mut Allocation<f32>) -> Result<()> {
     /// stream.scope(|work| {
     ///     // Borrowed once, for both: the first piece of work has it until the end of the scope.
     ///     let mut local = local.slice_mut();
@@ -276,6 +287,7 @@ impl<T: Element> Allocation<T> {
     /// })?;
     /// # Ok(()) }
     /// ```
+    #[cfg(feature = "accelerator")]
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
         DeviceSliceMut::new(self.slice())
     }
@@ -297,6 +309,7 @@ impl<T: Element> Allocation<T> {
     /// # Errors
     ///
     /// `EINVAL`: the memory is not portable.
+    #[cfg(feature = "accelerator")]
     pub fn on(&self, other: &Accelerator) -> Result<DeviceSlice<'_, T>> {
         if !self.portable {
             let attempt = format!("use {} with {}", self.words(), other.device());
@@ -313,6 +326,7 @@ impl<T: Element> Allocation<T> {
     /// # Errors
     ///
     /// As for [`on`](Self::on).
+    #[cfg(feature = "accelerator")]
     pub fn on_mut(&mut self, other: &Accelerator) -> Result<DeviceSliceMut<'_, T>> {
         self.on(other).map(DeviceSliceMut::new)
     }
@@ -377,7 +391,7 @@ impl<T: Element> Allocation<T> {
     ///
     /// `EINVAL`: there is no such element.
     pub fn get(&self, index: usize) -> Result<T> {
-        self.slice().get(index)
+        self.all().get(index)
     }
 
     /// Stores one element.
@@ -386,7 +400,7 @@ impl<T: Element> Allocation<T> {
     ///
     /// `EINVAL`: there is no such element.
     pub fn set(&mut self, index: usize, value: T) -> Result<()> {
-        self.slice().write(index, &[value])
+        self.all().write(index, &[value])
     }
 
     /// Copies elements from the memory, from element `index` on. The copy sees what the device
@@ -396,7 +410,7 @@ impl<T: Element> Allocation<T> {
     ///
     /// `EINVAL`: the range does not end inside the allocation.
     pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
-        self.slice().read(index, to)
+        self.all().read(index, to)
     }
 
     /// Copies elements to the memory, from element `index` on. Work that is submitted later sees
@@ -406,7 +420,7 @@ impl<T: Element> Allocation<T> {
     ///
     /// `EINVAL`: the range does not end inside the allocation.
     pub fn write(&mut self, index: usize, from: &[T]) -> Result<()> {
-        self.slice().write(index, from)
+        self.all().write(index, from)
     }
 
     /// Makes what the CPU wrote to these elements visible to a device that is not coherent (see
@@ -488,7 +502,7 @@ impl<T: Element> Allocation<T> {
     /// # Ok(()) }
     /// ```
     pub fn to_vec(&self) -> Vec<T> {
-        self.slice().to_vec()
+        self.all().to_vec()
     }
 }
 
@@ -515,11 +529,9 @@ impl<T> Allocation<T> {
     }
 
     /// Whether the memory is host memory or the device's.
+    #[cfg(feature = "accelerator")]
     pub fn place(&self) -> Place {
-        match self.memory {
-            Mapped::Host(_) => Place::Host,
-            Mapped::Vram(_) => Place::Vram,
-        }
+        self.memory.place()
     }
 
     /// The handle of the allocation, unique in its context.
@@ -529,6 +541,13 @@ impl<T> Allocation<T> {
 }
 
 impl Mapped {
+    fn place(&self) -> Place {
+        match self {
+            Self::Host(_) => Place::Host,
+            Self::Vram(_) => Place::Vram,
+        }
+    }
+
     pub(crate) fn new(map: MmapRaw, place: Place) -> Self {
         match place {
             Place::Host => Self::Host(Map::new(map)),
@@ -600,7 +619,7 @@ impl<T> Drop for Allocation<T> {
 impl<T> Allocation<T> {
     /// Says what it is, in the words of an error.
     pub(crate) fn words(&self) -> String {
-        let place = match self.place() {
+        let place = match self.memory.place() {
             Place::Host => "host memory",
             Place::Vram => "VRAM",
         };
@@ -612,7 +631,7 @@ impl<T> Allocation<T> {
 impl<T> fmt::Debug for Allocation<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Allocation")
-            .field("place", &self.place())
+            .field("place", &self.memory.place())
             .field("addr", &format_args!("{:#x}", self.addr()))
             .field("device_addr", &format_args!("{:#x}", self.device_addr))
             .field("len", &self.len)
@@ -621,43 +640,4 @@ impl<T> fmt::Debug for Allocation<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn errno(count: usize) -> i32 {
-        let error = Device::fake().alloc::<u64>(count).expect_err("refused");
-        assert_eq!(error.operation(), Operation::Allocate);
-        error.errno()
-    }
-
-    #[test]
-    fn impossible_lengths_are_refused_before_the_driver_is_asked() {
-        assert_eq!(errno(0), Errno::EINVAL as i32);
-        assert_eq!(errno(usize::MAX), Errno::EOVERFLOW as i32);
-        assert_eq!(errno(1 << 61), Errno::EOVERFLOW as i32);
-        assert_eq!(errno(1 << 60), Errno::EOVERFLOW as i32);
-        assert_eq!(errno(1), Errno::ENOTTY as i32);
-    }
-
-    #[test]
-    fn lengths_are_whole_pages() {
-        assert_eq!(length(1, 8, 4096), Ok(4096));
-        assert_eq!(length(512, 8, 4096), Ok(4096));
-        assert_eq!(length(513, 8, 4096), Ok(8192));
-    }
-
-    #[test]
-    fn what_was_tried_is_told() {
-        let error = Device::fake().alloc::<f32>(1024).expect_err("no driver");
-        let text = error.to_string();
-        let expected =
-            "cannot allocate pinned memory for 1024 elements of 4 bytes with /dev/null: ";
-        assert!(text.starts_with(expected), "{text}");
-    }
-
-    #[test]
-    fn allocations_can_be_shared_and_sent() {
-        fn check<T: Send + Sync>() {}
-        check::<Allocation<f32>>();
-    }
-}
+mod tests;

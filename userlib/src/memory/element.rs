@@ -32,7 +32,8 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {}
 ///
 /// ```no_run
 /// use pinmap::accelerator::{Pinned, Stream};
-/// use pinmap::{Number, Result};
+/// use pinmap::Result;
+/// use pinmap::accelerator::Number;
 ///
 /// fn clear<T: Number + Default>(stream: &Stream, numbers: &mut Pinned<T>) -> Result<()> {
 ///     stream.scope(|work| work.fill(numbers, T::default()))

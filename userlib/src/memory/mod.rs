@@ -16,14 +16,18 @@ pub(crate) mod dmabuf;
 pub(crate) mod element;
 pub(crate) mod file;
 mod generations;
+#[cfg(feature = "accelerator")]
 pub(crate) mod lent;
+#[cfg(feature = "accelerator")]
 pub(crate) mod managed;
 pub(crate) mod mapping;
 pub(crate) mod options;
+#[cfg(feature = "accelerator")]
 pub(crate) mod pinned;
 pub(crate) mod preflight;
 pub(crate) mod query;
 pub(crate) mod raw;
+#[cfg(feature = "accelerator")]
 pub(crate) mod registered;
 pub(crate) mod registration;
 pub(crate) mod ring;

@@ -41,7 +41,9 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 ///
 /// ```no_run
 /// use std::io::Read;
-/// # fn f(gpu: &pinmap::accelerator::Accelerator, stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
+/// # use pinmap::accelerator::{Accelerator, Stream};
+/// # use pinmap::Result;
+/// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
 /// let mut bytes = gpu.alloc::<u8>(1 << 20)?;
 /// let mut file = std::fs::File::open("/etc/hostname").expect("a file");
 /// let len = file.read(&mut bytes).expect("its text"); // into pinned memory, without a copy

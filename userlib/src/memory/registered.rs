@@ -15,9 +15,9 @@ use crate::device::Device;
 use crate::error::{Error, ErrorWith, RegisterAllError, Result};
 use crate::memory::buffer::Buffer;
 use crate::memory::element::{bytes_of, bytes_of_mut, Element};
-use crate::memory::lent::{self, Loans, Reach};
+use crate::memory::lent::{self, Loans};
 use crate::memory::options::Access;
-use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 use crate::memory::view::View;
 
 /// Memory that [`Accelerator::register`] takes: something that owns or borrows a slice of elements.

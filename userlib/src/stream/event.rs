@@ -60,7 +60,9 @@ impl Accelerator {
     /// Makes an event that was never recorded.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::accelerator::Accelerator, stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
+    /// # use pinmap::accelerator::{Accelerator, Stream};
+    /// # use pinmap::Result;
+    /// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
     /// let event = gpu.event()?;
     /// stream.record(&event)?;
     /// # Ok(()) }

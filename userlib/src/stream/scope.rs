@@ -152,7 +152,8 @@ impl Stream {
     /// of this crate's.
     ///
     /// ```no_run
-    /// # fn f(stream: &pinmap::accelerator::Stream, n: &mut pinmap::accelerator::Pinned<f32>) -> std::io::Result<()> {
+    /// # use pinmap::accelerator::{Pinned, Stream};
+    /// # fn f(stream: &Stream, n: &mut Pinned<f32>) -> std::io::Result<()> {
     /// stream.try_scope(|work| {
     ///     work.fill(n, "1.5".parse().map_err(std::io::Error::other)?)?;
     ///     std::io::Result::Ok(())

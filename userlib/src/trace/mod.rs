@@ -1,31 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces: what streams and queues did, by the device's clock.
-//!
-//! The command `pinmap trace PROGRAM` makes a file of traces, names it in the environment variable
-//! [`PATH_VARIABLE`], runs the program, and writes what it finds in the file for Perfetto. While
-//! the variable is set, this crate puts a packet behind each one that does work, with which the
-//! device itself stores in the file when it was done ([`PacketFormat::stamp`]). So the records
-//! survive the program, however it ends. A program that is not traced pays a comparison for each
-//! submission.
-//!
-//! With this module a program reads such a file itself, for a format of its own.
-//!
-//! ```no_run
-//! use pinmap::inspect::trace::{PATH_VARIABLE, Trace};
-//!
-//! let trace = Trace::create(64 << 20)?;
-//! let program = std::process::Command::new("./program")
-//!     .env(PATH_VARIABLE, trace.path())
-//!     .status()?;
-//! for queue in trace.read().queues {
-//!     for activity in &queue.activities {
-//!         println!("{:?}: {:?} to {:?}", activity.kind, activity.begun, activity.ended);
-//!     }
-//! }
-//! # Ok::<(), std::io::Error>(())
-//! ```
-//!
-//! [`PacketFormat::stamp`]: crate::accelerator::PacketFormat::stamp
+//! Traces: what streams and queues did, by the device's clock. See
+//! [`inspect::trace`](crate::inspect::trace).
 
 mod layout;
 pub(crate) mod recorder;

@@ -104,7 +104,7 @@ pub fn a_fence_shows_what_was_written() {
         let device = thread::spawn(move || engine.work(42, 5));
         let fence = point(&handle, 5).fence;
         if !fence.is_done() {
-            fence.wait().expect("the device works");
+            fence.wait_for(None).expect("the device works");
         }
         assert_eq!(memory.load(Ordering::Relaxed), 42);
         device.join().expect("the device");
@@ -133,11 +133,11 @@ pub fn work_that_was_done_is_done() {
         let other = Arc::clone(&handle);
         let other = thread::spawn(move || {
             let fence = point(&other, 5).fence;
-            fence.wait().expect("the device works");
+            fence.wait_for(None).expect("the device works");
             other.destroy().expect("the driver can");
         });
         let fence = point(&handle, 5).fence;
-        fence.wait().expect("the work was done");
+        fence.wait_for(None).expect("the work was done");
         other.join().expect("the other thread");
         device.join().expect("the device");
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Adds 1 to numbers in pinned memory, and reads the results.
-use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap::accelerator::StreamOptions;
 use pinmap_testgpu::IncrementF32;
 
 fn main() -> pinmap::Result<()> {

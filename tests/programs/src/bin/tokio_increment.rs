@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Adds 1 to numbers, in a task of tokio that does not block its thread.
-use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap::accelerator::StreamOptions;
 use pinmap_testgpu::IncrementF32;
 
 #[tokio::main(flavor = "current_thread")]

@@ -2,7 +2,7 @@
 //! Works on both halves of an existing `Vec` by two streams at the same time, and has one stream
 //! checksum what the other one has copied from a file that is open for reading only.
 use pinmap::accelerator;
-use pinmap::accelerator::{Accelerator, StreamOptions};
+use pinmap::accelerator::StreamOptions;
 use pinmap_testgpu::{Crc32c, IncrementF32};
 use std::env;
 use std::error::Error;

@@ -97,9 +97,9 @@ impl Accelerator {
     /// A queue that touches a page which the device does not have yet waits, the page is faulted in
     /// as if the program had touched it, and the queue goes on. Nothing is pinned, and nothing
     /// counts against `RLIMIT_MEMLOCK`. The device may do what the program may do there at that
-    /// moment. Any other access is a [`Fault`](crate::Fault) with its reason. What `munmap()`,
-    /// `mprotect()`, `fork()` and the like change holds for the device when they return. Addresses
-    /// at which nothing is mapped yet can be managed as well.
+    /// moment. Any other access is a [`Fault`](crate::accelerator::Fault) with its reason. What
+    /// `munmap()`, `mprotect()`, `fork()` and the like change holds for the device when they
+    /// return. Addresses at which nothing is mapped yet can be managed as well.
     ///
     /// Slices of ordinary memory ([`Work::slice`](crate::accelerator::Work::slice),
     /// [`Work::slice`](crate::accelerator::Work::slice)) need no call of this: without it, all

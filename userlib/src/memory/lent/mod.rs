@@ -45,7 +45,7 @@ use crate::device::Device;
 use crate::error::{abort, Refused, Result};
 use crate::memory::element::Element;
 use crate::memory::options::Access;
-use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 use crate::memory::view::View;
 
 use managed::Range;
@@ -57,29 +57,6 @@ pub(crate) const KEPT: &str = "memory of it could not be taken back from the dev
 /// How long the end of a scope waits for work that waits for a value, if the scope's function has
 /// failed: the program may never store the value.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-
-/// How a device reaches the memory of a slice, and what that cost.
-///
-/// Returned by [`DeviceSlice::reach`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Reach {
-    /// The program registered or allocated the memory itself, or the slice is empty.
-    Mapped,
-    /// The memory is managed. Nothing is pinned; a page that the device does not have yet is
-    /// faulted in when the device touches it. [`Device::own_totals`] counts these faults.
-    Managed,
-    /// The memory is registered until the work is done, because the device cannot fault, the
-    /// options of the queue or the stream ask for it, or the program manages other ranges.
-    Registered {
-        /// How many bytes were pinned for this slice. What other slices have pinned does not count.
-        bytes: usize,
-        /// How long that took.
-        time: Duration,
-    },
-}
 
 /// Parts that the queues of a context share to lend memory: managed ranges and registered pages,
 /// each with the number of its loans.

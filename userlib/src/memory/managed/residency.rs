@@ -345,7 +345,9 @@ impl Accelerator {
     /// [`residency`](Self::residency) does without the runs. This takes less time.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::accelerator::Accelerator, numbers: &pinmap::accelerator::Managed<f32>) -> pinmap::Result<()> {
+    /// # use pinmap::accelerator::{Accelerator, Managed};
+    /// # use pinmap::Result;
+    /// # fn f(gpu: &Accelerator, numbers: &Managed<f32>) -> Result<()> {
     /// let sums = gpu.residency_sums(&numbers[..])?;
     /// println!("{} bytes are on the device, {} on the host", sums.device, sums.host);
     /// # Ok(()) }

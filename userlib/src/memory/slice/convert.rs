@@ -11,11 +11,10 @@ use std::sync::atomic::AtomicU8;
 
 use nix::errno::Errno;
 
-use super::{DeviceSlice, DeviceSliceMut};
+use super::{DeviceSlice, DeviceSliceMut, Reach};
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::{check_layout, Element};
-use crate::memory::lent::Reach;
 use crate::memory::view::View;
 
 impl<'a, T: Element> DeviceSlice<'a, T> {

@@ -36,13 +36,14 @@ fn slots(gpu: &Accelerator) -> Result<Vec<Slot>> {
 }
 
 fn submit(stream: &Stream, slot: Slot, len: usize, count: bool) -> pinmap::Result<Pending<Slot>> {
-    stream.submit(slot, move |work, slot| {
+    let pending = stream.submit(slot, move |work, slot| {
         let data = slot.data.slice().part(..len)?;
         if count {
             work.launch(HistogramU8 { data, counts: &mut slot.counts.slice_mut() })?;
         }
         work.launch(Crc32c { data, crc: &mut slot.crc.slice_mut() })
-    })
+    })?;
+    Ok(pending)
 }
 
 fn compress(from: &str, to: &str) -> Result<()> {

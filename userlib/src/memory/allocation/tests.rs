@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of allocations.
+
+use super::*;
+
+fn errno(count: usize) -> i32 {
+    let error = Device::fake().alloc::<u64>(count).expect_err("refused");
+    assert_eq!(error.operation(), Operation::Allocate);
+    error.errno()
+}
+
+#[test]
+fn impossible_lengths_are_refused_before_the_driver_is_asked() {
+    assert_eq!(errno(0), Errno::EINVAL as i32);
+    assert_eq!(errno(usize::MAX), Errno::EOVERFLOW as i32);
+    assert_eq!(errno(1 << 61), Errno::EOVERFLOW as i32);
+    assert_eq!(errno(1 << 60), Errno::EOVERFLOW as i32);
+    assert_eq!(errno(1), Errno::ENOTTY as i32);
+}
+
+#[test]
+fn lengths_are_whole_pages() {
+    assert_eq!(length(1, 8, 4096), Ok(4096));
+    assert_eq!(length(512, 8, 4096), Ok(4096));
+    assert_eq!(length(513, 8, 4096), Ok(8192));
+}
+
+#[test]
+fn what_was_tried_is_told() {
+    let error = Device::fake().alloc::<f32>(1024).expect_err("no driver");
+    let text = error.to_string();
+    let expected = "cannot allocate pinned memory for 1024 elements of 4 bytes with /dev/null: ";
+    assert!(text.starts_with(expected), "{text}");
+}
+
+#[test]
+fn allocations_can_be_shared_and_sent() {
+    fn check<T: Send + Sync>() {}
+    check::<Allocation<f32>>();
+}
