@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The test GPU: an implementation of [`Hardware`], written from `tests/testgpu/MANUAL.md`.
+//! The test GPU: an implementation of [`Hardware`], written from `tests/devices/testgpu/MANUAL.md`.
 
 #[cfg(pinmap_mirror)]
 use crate::{gpu::hardware::PageCopy, gpu::hardware::Way, sys::mm::new_page::NewPage};

@@ -290,7 +290,7 @@ programs_compile() { # TO
 				return 1
 		done <"$made"
 	fi
-	if [ -z "$commands" ] && [ -f "$TREE/tests/testgpu/Cargo.toml" ]; then
+	if [ -z "$commands" ] && [ -f "$TREE/tests/devices/testgpu/Cargo.toml" ]; then
 		RUSTFLAGS=$static testgpu_cargo build --release --bin testgpu-vfio \
 			--target "$target" &&
 			cp "$BUILDS/testgpu/target/$target/release/testgpu-vfio" "$1/tests/" ||
@@ -334,7 +334,7 @@ programs_cargo() { # COMMAND ARGUMENT...
 }
 
 testgpu_cargo() { # COMMAND ARGUMENT...
-	separate_cargo testgpu testgpu/target "$@"
+	separate_cargo devices/testgpu testgpu/target "$@"
 }
 
 api_cargo() { # COMMAND ARGUMENT...
@@ -348,7 +348,10 @@ loom_cargo() { # COMMAND ARGUMENT...
 # testgpu_build: builds the test GPU and sets TESTGPU, the program.
 testgpu_build() {
 	local content
-	content=$({ build_key; content_of "$TREE/tests/testgpu" '^\./(Cargo|src/)'; } | hash_of)
+	content=$({
+		build_key
+		content_of "$TREE/tests/devices/testgpu" '^\./(Cargo|src/)'
+	} | hash_of)
 	TESTGPU=$RESULTS/testgpu/$content
 	[ -e "$TESTGPU" ] || locked "testgpu-${BUILDS##*/}" testgpu_make
 	touch -c "$TESTGPU"

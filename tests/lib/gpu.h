@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The test GPU through the driver: queues, packets, and the device's knobs (see
- * tests/testgpu/MANUAL.md).
+ * tests/devices/testgpu/MANUAL.md).
  */
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The numbers of the test GPU's manual, `tests/testgpu/MANUAL.md`, under the manual's names. A
-//! test compares them.
+//! The numbers of the test GPU's manual, `tests/devices/testgpu/MANUAL.md`, under the manual's
+//! names. A test compares them.
 
 /// Vendor and device id (section 1).
 pub(super) const VENDOR: u16 = 0x1234;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 const DRIVER: &str = include_str!("../../backend/testgpu/regs.rs");
-const MANUAL: &str = include_str!("../../../tests/testgpu/MANUAL.md");
+const MANUAL: &str = include_str!("../../../tests/devices/testgpu/MANUAL.md");
 
 fn number(text: &str) -> Option<u64> {
     let text = text.replace('_', "");
