@@ -2,7 +2,7 @@
 /*
  * A driver for the test FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
  * 256 descriptors in memory, of which the device writes the status. A template for your own. The
- * manual of the device is tests/devices/testgpu/FPGA.md.
+ * manual of the device is tests/devices/testfpga/FPGA.md.
  *
  * cc fpga_ring.c $(pkg-config --cflags --libs pinmap)
  */

@@ -290,10 +290,10 @@ programs_compile() { # TO
 				return 1
 		done <"$made"
 	fi
-	if [ -z "$commands" ] && [ -f "$TREE/tests/devices/testgpu/Cargo.toml" ]; then
-		RUSTFLAGS=$static testgpu_cargo build --release --bin testgpu-vfio \
+	if [ -z "$commands" ] && [ -f "$TREE/tests/devices/Cargo.toml" ]; then
+		RUSTFLAGS=$static devices_cargo build --release --bin testgpu-vfio \
 			--target "$target" &&
-			cp "$BUILDS/testgpu/target/$target/release/testgpu-vfio" "$1/tests/" ||
+			cp "$BUILDS/devices/target/$target/release/testgpu-vfio" "$1/tests/" ||
 			return 1
 	fi
 	if [ -z "$commands" ] && [ -f "$TREE/tests/programs/Cargo.toml" ]; then
@@ -333,8 +333,8 @@ programs_cargo() { # COMMAND ARGUMENT...
 	separate_cargo programs users/target "$@"
 }
 
-testgpu_cargo() { # COMMAND ARGUMENT...
-	separate_cargo devices/testgpu testgpu/target "$@"
+devices_cargo() { # COMMAND ARGUMENT...
+	separate_cargo devices devices/target "$@"
 }
 
 api_cargo() { # COMMAND ARGUMENT...
@@ -345,27 +345,29 @@ loom_cargo() { # COMMAND ARGUMENT...
 	separate_cargo loom loom/target "$@"
 }
 
-# testgpu_build: builds the test GPU and sets TESTGPU, the program.
-testgpu_build() {
+# devices_build: builds the devices that QEMU attaches and sets DEVICES, a directory with the
+# programs testgpu and testfpga.
+devices_build() {
 	local content
 	content=$({
 		build_key
-		content_of "$TREE/tests/devices/testgpu" '^\./(Cargo|src/)'
+		content_of "$TREE/tests/devices" '^\./(Cargo|[^/]*/(Cargo|README|src/))'
 	} | hash_of)
-	TESTGPU=$RESULTS/testgpu/$content
-	[ -e "$TESTGPU" ] || locked "testgpu-${BUILDS##*/}" testgpu_make
-	touch -c "$TESTGPU"
+	DEVICES=$RESULTS/devices/$content
+	[ -e "$DEVICES" ] || locked "devices-${BUILDS##*/}" devices_make
+	touch -c "$DEVICES"
 }
 
-testgpu_make() {
-	[ ! -e "$TESTGPU" ] || return 0
-	local dir=$BUILDS/testgpu
-	mkdir -p "$dir"
+devices_make() {
+	[ ! -e "$DEVICES" ] || return 0
+	local dir=$BUILDS/devices
+	mkdir -p "$dir/programs"
 	STEP_LOG=$dir/log
-	step "$STEP_LOG" "building the test GPU" cargo_progress \
-		with_progress testgpu_cargo build --release --bin testgpu || {
+	step "$STEP_LOG" "building the devices" cargo_progress \
+		with_progress devices_cargo build --release --bin testgpu --bin testfpga || {
 		cat "$dir/log" >&2
-		die "the test GPU cannot be built"
+		die "the devices cannot be built"
 	}
-	keep "$dir/target/release/testgpu" "$TESTGPU" 10
+	cp "$dir/target/release"/{testgpu,testfpga} "$dir/programs/"
+	keep "$dir/programs" "$DEVICES" 10
 }

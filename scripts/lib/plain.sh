@@ -113,7 +113,7 @@ plain_run() {
 	accel=$(accelerator)
 	in_root mke2fs -q -t ext4 -d "/cache${directory#"$CACHE"}" "$in_root_run/packages" 256M ||
 		die "a disk with the packages cannot be made"
-	in_root --exec "/cache${TESTGPU#"$CACHE"}" --socket "$in_root_run/testgpu" \
+	in_root --exec "/cache${DEVICES#"$CACHE"}/testgpu" --socket "$in_root_run/testgpu" \
 		>"$run/gpu" 2>&1 </dev/null &
 	gpu=$!
 	until [ -S "$run/testgpu" ]; do

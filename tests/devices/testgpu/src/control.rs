@@ -5,7 +5,7 @@
 use crate::device::Device;
 use crate::regs;
 use crate::state::{Reset, State, WAKE_CONTROL};
-use crate::sys::memory::wake_on_time;
+use crate::sys::wake_on_time;
 use std::time::Instant;
 
 /// Body of the control thread; returns when the device is closed.

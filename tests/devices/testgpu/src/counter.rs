@@ -4,10 +4,10 @@
 use crate::regs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-const GLOBAL: usize = ((regs::MESSAGE_ACCESSES - regs::TLB_HITS) / 8 + 1) as usize;
+const GLOBAL: usize = ((regs::BUS_ERRORS - regs::TLB_HITS) / 8 + 1) as usize;
 const PER_ENGINE: usize = (regs::ENGINE_BUSY_NS / 8 + 1) as usize;
 
-/// All counters, named by the offsets of their registers.
+/// The counters of the device itself, named by the offsets of their registers.
 #[derive(Debug, Default)]
 pub struct Counters {
     global: [AtomicU64; GLOBAL],

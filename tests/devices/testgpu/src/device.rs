@@ -2,7 +2,6 @@
 //! The device: its state, its threads, and the accesses to it: registers, doorbells, resets. None
 //! of these accesses blocks, unless [`Settings::prompt`] asks for it.
 
-use crate::bus::Bus;
 use crate::hardware::{Hardware, Settings};
 use crate::posted::Write;
 use crate::regs;
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vfio_user_device::Bus;
 
 /// How long a read of `INV_DONE` or `PAGING_DONE` waits at most, and how long between two looks.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub struct Running {
 
 impl Running {
     /// Makes a device and starts it.
-    pub fn start(settings: Settings, bus: Box<dyn Bus>) -> io::Result<Self> {
+    pub fn start(settings: Settings, bus: Arc<dyn Bus>) -> io::Result<Self> {
         let hardware = Arc::new(Hardware::new(settings, bus)?);
         let device = Arc::new(Device {
             state: Mutex::new(State::new(Arc::clone(&hardware))),

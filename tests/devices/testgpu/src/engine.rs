@@ -13,7 +13,7 @@ use crate::port::Port;
 use crate::regs;
 use crate::slot::Stamp;
 use crate::state::{class_of, kinds_in, kinds_of, Job, Outcome, Pick, State, WAKE_PAGING};
-use crate::sys::memory::wake_on_time;
+use crate::sys::wake_on_time;
 use std::sync::atomic::Ordering;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};

@@ -1,113 +1,62 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! PCI functions as the server sees them.
+//! The device as a PCI function (section 1 of the manual).
 
-use crate::config::Identity;
-use crate::device::Device;
+use crate::device::Running;
 use crate::regs;
 use crate::state::Reset;
-use std::fmt::Debug;
-use std::os::fd::BorrowedFd;
-
-/// Size of the BAR in which QEMU puts MSI-X's table and pending bits.
-pub const MSIX_BAR_SIZE: u64 = 16 << 10;
+use vfio_user_device::{answer, number, Bar, Function, Identity};
 
 const DOORBELLS_SIZE: u64 = regs::QUEUE_COUNT as u64 * regs::PAGE;
 
-/// A BAR.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Bar<'a> {
-    /// Size in bytes; 0 if there is no such BAR.
-    pub size: u64,
-    /// The file that QEMU maps into the guest. Without one each access is a message.
-    pub file: Option<BorrowedFd<'a>>,
-}
-
-impl Bar<'_> {
-    /// Makes a BAR whose accesses are messages.
-    pub fn messages(size: u64) -> Self {
-        Self { size, file: None }
-    }
-}
-
-/// A PCI function. The thread that handles the host's requests calls it, so no method waits for
-/// DMA.
-pub trait Function: Debug {
-    /// Returns the identity that configuration space tells.
-    fn identity(&self) -> &'static Identity;
-    /// A BAR.
-    fn bar(&self, number: u32) -> Bar<'_>;
-    /// Reads from a BAR. `None` if the access has no answer.
-    fn read(&self, bar: u32, offset: u64, to: &mut [u8]) -> Option<()>;
-    /// Writes to a BAR. `None` if the access has no answer.
-    fn write(&self, bar: u32, offset: u64, from: &[u8]) -> Option<()>;
-    /// Turns Bus Master on or off.
-    fn set_master(&self, on: bool);
-    /// Resets the function. Bus Master is off.
-    fn reset(&self);
-}
-
-/// Returns the number in the first bytes of an access, at most eight.
-pub fn number(from: &[u8]) -> u64 {
-    let mut bytes = [0; 8];
-    for (to, from) in bytes.iter_mut().zip(from) {
-        *to = *from;
-    }
-    u64::from_le_bytes(bytes)
-}
-
-/// Fills an access with a number. What is longer than a number is all ones.
-pub fn answer(to: &mut [u8], number: u64) {
-    let bytes = number.to_le_bytes();
-    for (to, from) in to.iter_mut().zip(bytes.iter().chain(&[0xff; 8]).cycle()) {
-        *to = *from;
-    }
-}
-
-/// The test GPU.
-impl Function for Device {
-    fn identity(&self) -> &'static Identity {
-        &Identity::TEST_GPU
+impl Function for Running {
+    fn identity(&self) -> Identity {
+        Identity {
+            vendor: 0x1234,
+            device: 0x7e57,
+            subsystem_vendor: 0x1234,
+            subsystem: 1,
+            class: 0x12_0000, // a processing accelerator
+            revision: 1,
+            vectors: regs::VECTOR_COUNT,
+        }
     }
 
     fn bar(&self, number: u32) -> Bar<'_> {
+        let hardware = self.device().hardware();
         match number {
-            0 => Bar::messages(regs::BAR0_SIZE),
-            1 => Bar::messages(DOORBELLS_SIZE),
+            0 => Bar::registers(regs::BAR0_SIZE),
+            1 => Bar::registers(DOORBELLS_SIZE),
             2 => Bar {
-                size: self.hardware().vram.size(),
-                file: Some(self.hardware().vram_file()),
+                size: hardware.vram.size(),
+                prefetchable: true,
+                file: Some(hardware.vram_file()),
             },
-            4 => Bar::messages(MSIX_BAR_SIZE),
             _ => Bar::default(),
         }
     }
 
-    fn read(&self, bar: u32, offset: u64, to: &mut [u8]) -> Option<()> {
+    fn read(&self, bar: u32, offset: u64, to: &mut [u8]) {
         match bar {
-            0 => answer(to, self.read_register(offset, to.len())),
-            1 => self.read_doorbell(),
-            2 => self.hardware().vram.read(offset, to)?,
-            // QEMU has the MSI-X table itself.
-            _ => {}
+            0 => answer(to, self.device().read_register(offset, to.len())),
+            1 => self.device().read_doorbell(),
+            _ => drop(self.device().hardware().vram.read(offset, to)),
         }
-        Some(())
     }
 
-    fn write(&self, bar: u32, offset: u64, from: &[u8]) -> Option<()> {
+    fn write(&self, bar: u32, offset: u64, from: &[u8]) {
+        let (device, bytes) = (self.device(), from.len());
         match bar {
-            0 => self.write_register(offset, from.len(), number(from)),
-            1 => self.write_doorbell(offset, from.len(), number(from)),
-            2 => self.hardware().vram.write(offset, from)?,
-            _ => {}
+            0 => device.write_register(offset, bytes, number(from)),
+            1 => device.write_doorbell(offset, bytes, number(from)),
+            _ => drop(device.hardware().vram.write(offset, from)),
         }
-        Some(())
-    }
-
-    fn set_master(&self, on: bool) {
-        self.hardware().set_master(on);
     }
 
     fn reset(&self) {
-        Device::reset(self, Reset::Function);
+        self.device().reset(Reset::Function);
+    }
+
+    fn set_master(&self, on: bool) {
+        self.device().hardware().set_master(on);
     }
 }

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Resources that the engines share: memory, the links to it, and counters.
 
-use crate::bus::{Bus, Refused, Side};
 use crate::counter::Counters;
 use crate::fault::Reason;
 use crate::link::{Link, Speed};
 use crate::mmu::Mmu;
 use crate::regs;
-use crate::sys::memory::{memory_file, zero, Mapping};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use vfio_user_device::{memory_file, zero, Bus, Mapping, Refused, Side};
 
 /// Properties that are chosen when the device is made.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +50,9 @@ pub struct Hardware {
     /// VRAM.
     pub vram: Mapping,
     vram_file: OwnedFd,
-    bus: Box<dyn Bus>,
+    bus: Arc<dyn Bus>,
+    /// Accesses by messages before the last function-level reset.
+    messages_before: AtomicU64,
     /// Held during an atomic access to host memory.
     host_atomics: Mutex<()>,
     master: AtomicBool,
@@ -68,13 +69,14 @@ pub struct Hardware {
 
 impl Hardware {
     /// Makes the hardware, with VRAM full of zeros.
-    pub fn new(settings: Settings, bus: Box<dyn Bus>) -> io::Result<Self> {
+    pub fn new(settings: Settings, bus: Arc<dyn Bus>) -> io::Result<Self> {
         let vram_file = memory_file(c"vram", settings.vram)?;
         Ok(Self {
             settings,
             vram: Mapping::new(&vram_file, settings.vram)?,
             vram_file,
             bus,
+            messages_before: AtomicU64::new(0),
             host_atomics: Mutex::default(),
             master: AtomicBool::new(false),
             link: Link::new(settings.link),
@@ -110,10 +112,14 @@ impl Hardware {
         self.master.load(Ordering::SeqCst)
     }
 
+    /// Returns `MESSAGE_ACCESSES`.
+    pub fn messages(&self) -> u64 {
+        self.bus.counts().messages - self.messages_before.load(Ordering::SeqCst)
+    }
+
     /// Turns Bus Master on or off.
     pub fn set_master(&self, on: bool) {
         self.master.store(on, Ordering::SeqCst);
-        self.bus.set_master(on);
     }
 
     /// Reads bytes of host memory or VRAM.
@@ -121,7 +127,7 @@ impl Hardware {
         if !host {
             return self.vram.read(address, to).ok_or(Reason::VramRange);
         }
-        self.host(|bus| bus.read(address, to, &self.counters))
+        self.host(|bus| bus.read(address, to))
     }
 
     /// Writes bytes of host memory or VRAM.
@@ -129,7 +135,7 @@ impl Hardware {
         if !host {
             return self.vram.write(address, from).ok_or(Reason::VramRange);
         }
-        self.host(|bus| bus.write(address, from, &self.counters))
+        self.host(|bus| bus.write(address, from))
     }
 
     /// Copies up to `bytes` between host memory (true) and VRAM (false) directly, and returns how
@@ -154,7 +160,7 @@ impl Hardware {
         if !host {
             return self.vram.load(address).ok_or(Reason::VramRange);
         }
-        self.host(|bus| bus.load(address, &self.counters))
+        self.host(|bus| bus.load(address))
     }
 
     /// Writes 8 bytes in one access.
@@ -162,7 +168,7 @@ impl Hardware {
         if !host {
             return self.vram.store(address, value).ok_or(Reason::VramRange);
         }
-        self.host(|bus| bus.store(address, value, &self.counters))
+        self.host(|bus| bus.store(address, value))
     }
 
     /// Adds to 8 bytes. In VRAM that is one access. In host memory it is a read and a write on the
@@ -193,6 +199,8 @@ impl Hardware {
     /// Does the part of a function-level reset that a device reset does not do.
     pub fn reset_function(&self) {
         self.counters.clear();
+        let messages = self.bus.counts().messages;
+        self.messages_before.store(messages, Ordering::SeqCst);
         self.link.set(self.settings.link);
         self.vram_link.set(self.settings.vram_link);
         if let Err(error) = zero(&self.vram_file, self.settings.vram) {

@@ -7,32 +7,24 @@
 //!   [`pagetable`], and over a [`link`] at the pace of [`pacer`].
 //! * [`paging`] is the engine that copies for the driver, without the MMU.
 //! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them.
-//! * [`server`] presents the device to QEMU, as a [`function`]; its [`guest`] is the host of the
-//!   device.
 //!
-//! [`fpga`] is another function for the same server: the test FPGA, with the manual `FPGA.md`.
+//! The crate `vfio-user-device` presents it to QEMU, as a PCI function.
 
 #![deny(unsafe_code)]
 
-pub mod bus;
 pub mod compute;
-pub mod config;
 pub mod control;
 pub mod counter;
 pub mod crc;
 pub mod device;
 pub mod engine;
 pub mod fault;
-pub mod fpga;
-pub mod function;
-pub mod guest;
+mod function;
 pub mod hardware;
 pub mod interrupt;
-pub mod interval;
 pub mod invalidate;
 pub mod kernel;
 pub mod link;
-pub mod messenger;
 pub mod mmu;
 pub mod options;
 pub mod pacer;
@@ -41,12 +33,10 @@ pub mod pagetable;
 pub mod paging;
 pub mod port;
 pub mod posted;
-pub mod protocol;
 pub mod registers;
 pub mod regs;
-pub mod server;
 pub mod slot;
 pub mod state;
-pub mod sys;
+mod sys;
 pub mod tlb;
 pub mod trouble;

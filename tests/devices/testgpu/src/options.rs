@@ -3,19 +3,18 @@
 
 use crate::hardware::Settings;
 use crate::link::{Speed, MAX_LATENCY, MIN_BANDWIDTH};
-use crate::server::Mode;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use vfio_user_device::Options;
 
 /// Text that `--help` prints.
 pub const USAGE: &str = "\
-usage: testgpu --socket PATH [--fpga] [OPTION...]
-Serves the test GPU, or the test FPGA, to one QEMU, until that ends:
+usage: testgpu --socket PATH [OPTION...]
+Serves the test GPU to one QEMU, until that ends:
   -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine q35,memory-backend=ram
   -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"path\":\"PATH\",\"type\":\"unix\"}}'
 
   --socket PATH            the Unix socket to listen at; it is there as soon as QEMU can connect
-  --fpga                   the test FPGA, for which only --message and --verbose mean something
   --vram SIZE              VRAM, a power of two from 1M to 64G (256M)
   --message                each access to guest memory goes through QEMU's IOMMU (else: mapped, with
                            the same effect but much faster)
@@ -31,31 +30,22 @@ Serves the test GPU, or the test FPGA, to one QEMU, until that ends:
 SIZE and BYTES may end in K, M or G: 2^10, 2^20, 2^30.
 ";
 
-/// Action that the command line asks for.
-#[derive(Debug)]
-pub enum Request {
-    /// Print the usage.
-    Help,
-    /// Serve the test GPU at this socket.
-    Serve(PathBuf, Settings, Mode),
-    /// Serve the test FPGA at this socket.
-    ServeFpga(PathBuf, Mode),
-}
+/// The socket, the properties of the device, and the options of its server.
+type Request = (PathBuf, Settings, Options);
 
-/// Reads the arguments. An error is a sentence for the user.
-pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, String> {
+/// Reads the arguments. `None` asks for the usage. An error is a sentence for the user.
+pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Request>, String> {
     let mut settings = Settings::default();
-    let mut mode = Mode::default();
-    let (mut socket, mut fpga) = (None, false);
+    let mut options = Options::default();
+    let mut socket = None;
     while let Some(argument) = arguments.next() {
         let name = argument.to_string_lossy().into_owned();
         let mut value = || arguments.next().ok_or(format!("{name} needs a value"));
         match name.as_str() {
-            "--help" | "-h" => return Ok(Request::Help),
-            "--fpga" => fpga = true,
-            "--message" => mode.message = true,
+            "--help" | "-h" => return Ok(None),
+            "--message" => options.message = true,
             "--prompt" => settings.prompt = true,
-            "--verbose" => mode.verbose = true,
+            "--verbose" => options.verbose = true,
             "--socket" => socket = Some(PathBuf::from(value()?)),
             "--vram" => settings.vram = vram(number(&name, &value()?)?)?,
             "--link-bandwidth" => settings.link.bandwidth = bandwidth(&name, &value()?)?,
@@ -65,15 +55,12 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, S
             _ => return Err(format!("unknown argument: {name}")),
         }
     }
-    if settings.prompt && mode.message {
+    if settings.prompt && options.message {
         // QEMU does not answer for its memory while it waits for the device.
         return Err("--prompt does not go with --message".into());
     }
     let socket = socket.ok_or("--socket is missing")?;
-    Ok(match fpga {
-        true => Request::ServeFpga(socket, mode),
-        false => Request::Serve(socket, settings, mode),
-    })
+    Ok(Some((socket, settings, options)))
 }
 
 fn number(name: &str, value: &OsString) -> Result<u64, String> {
@@ -126,12 +113,12 @@ pub fn describe(speed: Speed) -> String {
 mod tests {
     use super::*;
 
-    fn run(arguments: &[&str]) -> Result<Request, String> {
+    fn run(arguments: &[&str]) -> Result<Option<Request>, String> {
         parse(arguments.iter().map(OsString::from))
     }
 
     #[test]
-    fn options() {
+    fn arguments() {
         let request = run(&[
             "--socket",
             "s",
@@ -141,7 +128,7 @@ mod tests {
             "--link-bandwidth",
             "2G",
         ]);
-        let Ok(Request::Serve(socket, settings, mode)) = request else {
+        let Ok(Some((socket, settings, options))) = request else {
             panic!("{request:?}")
         };
         assert_eq!((socket.to_str(), settings.vram), (Some("s"), 16 << 20));
@@ -152,17 +139,12 @@ mod tests {
                 latency: 1000
             }
         );
-        assert!(mode.message && !mode.verbose);
-        let Ok(Request::Serve(_, settings, _)) = run(&["--socket", "s", "--prompt"]) else {
+        assert!(options.message && !options.verbose);
+        let Ok(Some((_, settings, _))) = run(&["--socket", "s", "--prompt"]) else {
             panic!("--prompt")
         };
         assert!(settings.prompt);
-        assert!(matches!(run(&["--socket", "s", "-h"]), Ok(Request::Help)));
-        let fpga = run(&["--fpga", "--socket", "s", "--message"]);
-        let Ok(Request::ServeFpga(socket, mode)) = fpga else {
-            panic!("{fpga:?}")
-        };
-        assert_eq!((socket.to_str(), mode.message), (Some("s"), true));
+        assert!(matches!(run(&["--socket", "s", "-h"]), Ok(None)));
         for wrong in [
             &["--socket"][..],
             &[],

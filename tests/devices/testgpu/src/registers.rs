@@ -131,9 +131,10 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         regs::LINK_LATENCY => hardware.link.speed().latency,
         regs::VRAM_BANDWIDTH => hardware.vram_link.speed().bandwidth,
         regs::VRAM_LATENCY => hardware.vram_link.speed().latency,
-        regs::DMA_MAPPED => hardware.bus().mappings().live,
-        regs::DMA_MAPS => hardware.bus().mappings().mapped,
-        regs::DMA_UNMAPS => hardware.bus().mappings().unmapped,
+        regs::DMA_MAPPED => hardware.bus().counts().live,
+        regs::DMA_MAPS => hardware.bus().counts().mapped,
+        regs::DMA_UNMAPS => hardware.bus().counts().unmapped,
+        regs::MESSAGE_ACCESSES => hardware.messages(),
         _ => return None,
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A driver for the test FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
-//! 256 descriptors, whose status the device writes. Its manual is tests/devices/testgpu/FPGA.md.
+//! 256 descriptors, whose status the device writes. Its manual is tests/devices/testfpga/FPGA.md.
 use pinmap::{registers, Access, Buffer, Descriptor, Device, Interrupt, RegisterOptions, Ring};
 use std::{mem::offset_of, time::Duration};
 

@@ -3,7 +3,6 @@
 
 mod atomics;
 mod faults;
-mod fpga;
 mod hostile;
 mod mmu;
 mod packets;

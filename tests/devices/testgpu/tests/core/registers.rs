@@ -2,10 +2,11 @@
 //! Tests of the accesses and the reset values of registers against the manual's tables.
 
 use crate::rig::{Rig, HOST_SIZE};
+use std::sync::Arc;
 use testgpu::device::Running;
 use testgpu::hardware::Settings;
 use testgpu::regs;
-use testgpu::sys::memory::{memory_file, Mapping};
+use vfio_user_device::testing::Memory;
 
 const MANUAL: &str = include_str!("../../MANUAL.md");
 
@@ -39,16 +40,8 @@ fn table() -> Vec<(&'static str, u64, &'static str, Option<u64>)> {
 
 #[test]
 fn reset_values() {
-    let file = memory_file(c"host", HOST_SIZE).unwrap();
-    let host = crate::rig::Memory {
-        bytes: Mapping::new(&file, HOST_SIZE).unwrap(),
-        refused: Default::default(),
-        vectors: Default::default(),
-        slow: Default::default(),
-        gate: Default::default(),
-        at_gate: Default::default(),
-    };
-    let running = Running::start(Settings::default(), Box::new(host)).unwrap();
+    let host = Memory::new(HOST_SIZE, regs::VECTOR_COUNT).unwrap();
+    let running = Running::start(Settings::default(), Arc::new(host)).unwrap();
     for (name, offset, _, reset) in table() {
         let value = running.device().read_register(offset, 8);
         if let Some(reset) = reset {

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device on a bus that is a piece of memory, and a small driver for it.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
-use testgpu::bus::{Bus, Mappings, Refused, Side};
-use testgpu::counter::Counters;
+use std::sync::Arc;
 use testgpu::device::{Device, Running};
 use testgpu::hardware::Settings;
 use testgpu::link::Speed;
 use testgpu::regs;
-use testgpu::sys::memory::{memory_file, Mapping};
+use vfio_user_device::testing::{wait_until, Memory};
+use vfio_user_device::Mapping;
 
 pub(crate) const HOST_SIZE: u64 = 16 << 20;
 /// VA of the tests' data in host memory, which is mapped for reading and writing.
@@ -25,110 +22,6 @@ const TABLES_VRAM: u64 = 1 << 20;
 
 pub(crate) const RW: u64 = regs::PTE_READ | regs::PTE_WRITE;
 pub(crate) const HOST: u64 = regs::PTE_HOST | regs::PTE_SNOOP;
-
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) bytes: Mapping,
-    pub(crate) refused: Mutex<HashSet<u64>>,
-    pub(crate) vectors: [AtomicU64; regs::VECTOR_COUNT],
-    /// Time that an access takes.
-    pub(crate) slow: Mutex<Duration>,
-    /// Holds accesses back while it is locked for writing.
-    pub(crate) gate: RwLock<()>,
-    /// Number of accesses that have come to the gate.
-    pub(crate) at_gate: AtomicU64,
-}
-
-impl Memory {
-    pub(crate) fn new() -> Self {
-        let file = memory_file(c"host", HOST_SIZE).unwrap();
-        Self {
-            bytes: Mapping::new(&file, HOST_SIZE).unwrap(),
-            refused: Mutex::default(),
-            vectors: Default::default(),
-            slow: Mutex::default(),
-            gate: RwLock::default(),
-            at_gate: AtomicU64::default(),
-        }
-    }
-
-    fn check(&self, address: u64, bytes: u64) -> Result<(), Refused> {
-        self.at_gate.fetch_add(1, Ordering::SeqCst);
-        drop(self.gate.read().unwrap());
-        let slow = *self.slow.lock().unwrap();
-        if !slow.is_zero() {
-            std::thread::sleep(slow);
-        }
-        let pages = address / 4096..=(address + bytes - 1) / 4096;
-        let refused = self.refused.lock().unwrap();
-        let hit = pages
-            .into_iter()
-            .any(|page| refused.contains(&(page * 4096)));
-        if hit {
-            Err(Refused)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl Bus for Memory {
-    fn read(&self, address: u64, to: &mut [u8], _: &Counters) -> Result<(), Refused> {
-        self.check(address, to.len() as u64)?;
-        self.bytes.read(address, to).ok_or(Refused)
-    }
-    fn write(&self, address: u64, from: &[u8], _: &Counters) -> Result<(), Refused> {
-        self.check(address, from.len() as u64)?;
-        self.bytes.write(address, from).ok_or(Refused)
-    }
-    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
-        let end = |side| match side {
-            Side::Host(address) if self.check(address, bytes as u64).is_ok() => {
-                Some((&self.bytes, address))
-            }
-            Side::Host(_) => None,
-            Side::Device(memory, offset) => Some((memory, offset)),
-        };
-        match (end(from), end(to)) {
-            (Some(from), Some(to)) => from.0.copy(from.1, to.0, to.1, bytes).map_or(0, |()| bytes),
-            _ => 0,
-        }
-    }
-    fn load(&self, address: u64, _: &Counters) -> Result<u64, Refused> {
-        self.check(address, 8)?;
-        self.bytes.load(address).ok_or(Refused)
-    }
-    fn store(&self, address: u64, value: u64, _: &Counters) -> Result<(), Refused> {
-        self.check(address, 8)?;
-        self.bytes.store(address, value).ok_or(Refused)
-    }
-    fn set_master(&self, _: bool) {}
-    fn interrupt(&self, vector: usize) {
-        self.vectors[vector].fetch_add(1, Ordering::SeqCst);
-    }
-    fn is_message(&self) -> bool {
-        false
-    }
-    fn mappings(&self) -> Mappings {
-        Mappings {
-            live: 1,
-            mapped: 1,
-            unmapped: 0,
-        }
-    }
-}
-
-/// Waits until a condition is true, which must happen.
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "{what} does not happen"
-        );
-        std::thread::sleep(Duration::from_micros(50));
-    }
-}
 
 pub(crate) struct Rig {
     running: Running,
@@ -171,9 +64,9 @@ impl Rig {
     }
 
     pub(crate) fn with(settings: Settings) -> Self {
-        let host = Arc::new(Memory::new());
+        let host = Arc::new(Memory::new(HOST_SIZE, regs::VECTOR_COUNT).unwrap());
         let rig = Self {
-            running: Running::start(settings, Box::new(Arc::clone(&host))).unwrap(),
+            running: Running::start(settings, Arc::<Memory>::clone(&host)).unwrap(),
             host,
             tables: AtomicU64::new(TABLES_VRAM),
             sequence: AtomicU64::new(0),

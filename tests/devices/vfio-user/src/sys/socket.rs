@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 
 /// Most descriptors that come with one message.
-pub const MAX_DESCRIPTORS: usize = 16;
+pub(crate) const MAX_DESCRIPTORS: usize = 16;
 
 /// Room for the control messages, aligned as they must be.
 #[repr(C, align(8))]
@@ -26,7 +26,7 @@ fn message(bytes: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
 
 /// Fills `to` and collects the descriptors that come with the bytes. An end of the stream is an
 /// error.
-pub fn receive(stream: &UnixStream, to: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn receive(stream: &UnixStream, to: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::new();
     let mut done = 0;
     while done < to.len() {
@@ -84,12 +84,12 @@ fn collect(message: &libc::msghdr, descriptors: &mut Vec<OwnedFd>) {
 }
 
 /// Fills `to` from the stream, where no descriptors can come.
-pub fn read(mut stream: &UnixStream, to: &mut [u8]) -> io::Result<()> {
+pub(crate) fn read(mut stream: &UnixStream, to: &mut [u8]) -> io::Result<()> {
     stream.read_exact(to)
 }
 
 /// Sends all of `from`, and a descriptor with its first byte.
-pub fn send(
+pub(crate) fn send(
     mut stream: &UnixStream,
     from: &[u8],
     descriptor: Option<BorrowedFd<'_>>,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest as the device's host: its memory, mapped or by messages, and its interrupt vectors.
 
-use crate::bus::{Bus, Mappings, Refused, Side};
-use crate::counter::Counters;
+use crate::bus::{Bus, Counts, Refused, Side};
 use crate::interval::{Intervals, Skip};
 use crate::messenger::Messenger;
 use crate::protocol::Map;
-use crate::regs;
 use crate::sys::memory::Mapping;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 const SAMPLE: usize = 64;
 /// How often they are compared if they differ, since the guest may be changing them.
 const TRIES: u32 = 16;
+/// The smallest piece in which the guest's IOMMU maps memory.
+const PAGE: u64 = 4096;
 
 /// A file that holds guest memory.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ type Files = HashMap<(u64, u64), Arc<Backing>>;
 
 /// The guest.
 #[derive(Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     messenger: Arc<Messenger>,
     message_mode: bool,
     /// Bus Master, for accesses that QEMU does not check itself.
@@ -73,7 +74,9 @@ pub struct Guest {
     files: Mutex<Files>,
     mapped: AtomicU64,
     unmapped: AtomicU64,
-    vectors: Mutex<[Option<File>; regs::VECTOR_COUNT]>,
+    /// Accesses by messages.
+    messages: AtomicU64,
+    vectors: Mutex<Vec<Option<File>>>,
 }
 
 /// Answer of the table of mappings about an access.
@@ -86,7 +89,7 @@ enum Way {
 
 impl Guest {
     /// Makes a guest at the other end of `messenger`.
-    pub fn new(messenger: Arc<Messenger>, message_mode: bool) -> Self {
+    pub(crate) fn new(messenger: Arc<Messenger>, message_mode: bool) -> Self {
         Self {
             messenger,
             message_mode,
@@ -95,12 +98,13 @@ impl Guest {
             files: Mutex::default(),
             mapped: AtomicU64::new(0),
             unmapped: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
             vectors: Mutex::default(),
         }
     }
 
     /// Records that the guest's IOMMU maps a range.
-    pub fn map(&self, map: &Map, file: Option<OwnedFd>) -> io::Result<()> {
+    pub(crate) fn map(&self, map: &Map, file: Option<OwnedFd>) -> io::Result<()> {
         let last = map
             .size
             .checked_sub(1)
@@ -146,7 +150,7 @@ impl Guest {
 
     /// Records that the guest's IOMMU has unmapped a range. When this returns, no access reaches
     /// it.
-    pub fn unmap(&self, address: u64, size: u64) {
+    pub(crate) fn unmap(&self, address: u64, size: u64) {
         let last = address.saturating_add(size.saturating_sub(1));
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         if size != 0 {
@@ -156,25 +160,30 @@ impl Guest {
     }
 
     /// Records that nothing is mapped any more.
-    pub fn unmap_all(&self) {
+    pub(crate) fn unmap_all(&self) {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         places.clear();
         self.unmapped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the eventfds of `count` vectors from `first` on, and removes those of vectors without
-    /// one. Returns false if there are not so many vectors.
-    pub fn set_vectors(&self, first: usize, count: usize, eventfds: Vec<OwnedFd>) -> bool {
+    /// Sets the eventfds of these vectors, and removes those of vectors without one.
+    pub(crate) fn set_vectors(&self, which: Range<usize>, eventfds: Vec<OwnedFd>) {
         let mut vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = first.checked_add(count);
-        let Some(vectors) = end.and_then(|end| vectors.get_mut(first..end)) else {
-            return false;
-        };
+        if vectors.len() < which.end {
+            vectors.resize_with(which.end, || None);
+        }
         let mut eventfds = eventfds.into_iter();
-        for vector in vectors {
+        for vector in &mut vectors[which] {
             *vector = eventfds.next().map(File::from);
         }
-        true
+    }
+
+    /// Turns Bus Master on or off. Once it is off and this returns, no access reaches the guest's
+    /// memory.
+    pub(crate) fn set_master(&self, on: bool) {
+        self.master.store(on, Ordering::SeqCst);
+        // When the table is free, every access that saw Bus Master on is over.
+        drop(self.places.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Makes an access, piece by piece: `direct` copies a piece from or to a file if it can;
@@ -185,7 +194,6 @@ impl Guest {
         allowed: impl Fn(&Place) -> bool,
         mut direct: impl FnMut(&Mapping, u64, usize, usize) -> Option<()>,
         mut message: impl FnMut(u64, usize, usize) -> Result<(), Refused>,
-        counters: &Counters,
     ) -> Result<(), Refused> {
         let mut done = 0;
         while done < bytes {
@@ -203,7 +211,7 @@ impl Guest {
                     }
                 }
                 Way::Message(count) => {
-                    counters.add(regs::MESSAGE_ACCESSES, 1);
+                    self.messages.fetch_add(1, Ordering::Relaxed);
                     message(at, done, count)?;
                     done += count;
                 }
@@ -252,7 +260,7 @@ impl Guest {
         }
         // Memory of another device is mapped, but has no file.
         let mapped = places.find(at).map_or(0, |(_, _, rest)| rest);
-        let most = mapped.max(regs::PAGE - at % regs::PAGE);
+        let most = mapped.max(PAGE - at % PAGE);
         Way::Message(left.min(usize::try_from(most).unwrap_or(usize::MAX)))
     }
 
@@ -288,7 +296,7 @@ impl Guest {
         }
         if backing.shared.set(false).is_ok() {
             eprintln!(
-                "testgpu: guest memory is not shared with this process: QEMU needs share=on for \
+                "vfio-user: guest memory is not shared with this process: QEMU needs share=on for \
                  its memory backend. DMA goes by messages, slowly"
             );
         }
@@ -343,7 +351,7 @@ fn resolve<'a>(
 }
 
 impl Bus for Guest {
-    fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused> {
+    fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Refused> {
         let to = std::cell::RefCell::new(to);
         let bytes = to.borrow().len();
         self.access(
@@ -356,17 +364,15 @@ impl Bus for Guest {
                 self.messenger
                     .read(at, &mut to.borrow_mut()[done..done + count])
             },
-            counters,
         )
     }
 
-    fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused> {
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Refused> {
         self.access(
             (address, from.len()),
             |place| place.writable,
             |memory, offset, done, count| memory.write(offset, &from[done..done + count]),
             |at, done, count| self.messenger.write(at, &from[done..done + count]),
-            counters,
         )
     }
 
@@ -396,7 +402,7 @@ impl Bus for Guest {
         done
     }
 
-    fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused> {
+    fn load(&self, address: u64) -> Result<u64, Refused> {
         match self.single(
             address,
             |place| place.readable,
@@ -406,14 +412,14 @@ impl Bus for Guest {
             Some((value, Some(backing))) if self.verify(&backing, address, 8) => Ok(value),
             _ => {
                 let mut bytes = [0; 8];
-                counters.add(regs::MESSAGE_ACCESSES, 1);
+                self.messages.fetch_add(1, Ordering::Relaxed);
                 self.messenger.read(address, &mut bytes)?;
                 Ok(u64::from_le_bytes(bytes))
             }
         }
     }
 
-    fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused> {
+    fn store(&self, address: u64, value: u64) -> Result<(), Refused> {
         match self.single(
             address,
             |place| place.writable,
@@ -422,16 +428,10 @@ impl Bus for Guest {
             Some(((), None)) => Ok(()),
             Some(((), Some(backing))) if self.verify(&backing, address, 8) => Ok(()),
             _ => {
-                counters.add(regs::MESSAGE_ACCESSES, 1);
+                self.messages.fetch_add(1, Ordering::Relaxed);
                 self.messenger.write(address, &value.to_le_bytes())
             }
         }
-    }
-
-    fn set_master(&self, on: bool) {
-        self.master.store(on, Ordering::SeqCst);
-        // When the table is free, every access that saw Bus Master on is over.
-        drop(self.places.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn interrupt(&self, vector: usize) {
@@ -446,12 +446,13 @@ impl Bus for Guest {
         self.message_mode
     }
 
-    fn mappings(&self) -> Mappings {
+    fn counts(&self) -> Counts {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        Mappings {
+        Counts {
             live: places.len() as u64,
             mapped: self.mapped.load(Ordering::Relaxed),
             unmapped: self.unmapped.load(Ordering::Relaxed),
+            messages: self.messages.load(Ordering::Relaxed),
         }
     }
 }

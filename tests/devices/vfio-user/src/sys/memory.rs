@@ -156,9 +156,3 @@ pub fn zero(file: impl AsFd, size: u64) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
-
-/// Makes the calling thread wake up from short sleeps on time, without the kernel's timer slack.
-pub fn wake_on_time() {
-    // SAFETY: The call takes numbers only. A failure costs precision, nothing else.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
-}

@@ -24,14 +24,14 @@ struct Requests {
 
 /// The sending half.
 #[derive(Debug)]
-pub struct Messenger {
+pub(crate) struct Messenger {
     stream: Mutex<UnixStream>,
     requests: Mutex<Requests>,
 }
 
 impl Messenger {
     /// Makes a messenger that sends over `stream`.
-    pub fn new(stream: UnixStream) -> Self {
+    pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             stream: Mutex::new(stream),
             requests: Mutex::default(),
@@ -39,7 +39,7 @@ impl Messenger {
     }
 
     /// Sends a message.
-    pub fn send(
+    pub(crate) fn send(
         &self,
         header: Header,
         payload: &[&[u8]],
@@ -55,7 +55,7 @@ impl Messenger {
     }
 
     /// Reads host memory. Blocks until the answer comes.
-    pub fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Refused> {
+    pub(crate) fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Refused> {
         for (number, piece) in to.chunks_mut(MAX_DATA).enumerate() {
             let address = address
                 .checked_add((number * MAX_DATA) as u64)
@@ -68,7 +68,7 @@ impl Messenger {
     }
 
     /// Writes host memory. Blocks until it is done.
-    pub fn write(&self, address: u64, from: &[u8]) -> Result<(), Refused> {
+    pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Refused> {
         for (number, piece) in from.chunks(MAX_DATA).enumerate() {
             let address = address
                 .checked_add((number * MAX_DATA) as u64)
@@ -113,7 +113,7 @@ impl Messenger {
     }
 
     /// Hands an answer to the thread that made the request.
-    pub fn answer(&self, header: &Header, payload: Vec<u8>) {
+    pub(crate) fn answer(&self, header: &Header, payload: Vec<u8>) {
         let answer = match header.is_error() {
             true => Err(Refused),
             false => Ok(payload),
@@ -121,12 +121,12 @@ impl Messenger {
         match self.requests().waiting.remove(&header.id) {
             // An answer for which no thread waits is not needed.
             Some(sender) => drop(sender.send(answer)),
-            None => eprintln!("testgpu: an answer to no question ({})", header.id),
+            None => eprintln!("vfio-user: an answer to no question ({})", header.id),
         }
     }
 
     /// Ends all waits: no answers will come any more.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut requests = self.requests();
         requests.closed = true;
         requests.waiting.clear();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 /// Value of a range, at its first byte.
-pub trait Skip {
+pub(crate) trait Skip {
     /// Returns the value for the rest of the range, `bytes` further on.
     fn skip(&self, bytes: u64) -> Self;
 }
@@ -13,7 +13,7 @@ pub trait Skip {
 ///
 /// Ranges are `first..=last`, because one may end with the address space.
 #[derive(Debug)]
-pub struct Intervals<T> {
+pub(crate) struct Intervals<T> {
     /// Maps the first address of a range to its last address and value.
     ranges: BTreeMap<u64, (u64, T)>,
 }
@@ -28,23 +28,18 @@ impl<T> Default for Intervals<T> {
 
 impl<T: Skip> Intervals<T> {
     /// Returns the number of ranges.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Returns whether there is no range.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
     /// Adds a range and replaces what was there.
-    pub fn insert(&mut self, first: u64, last: u64, value: T) {
+    pub(crate) fn insert(&mut self, first: u64, last: u64, value: T) {
         self.remove(first, last);
         self.ranges.insert(first, (last, value));
     }
 
     /// Removes all ranges, and parts of ranges, between two addresses.
-    pub fn remove(&mut self, first: u64, last: u64) {
+    pub(crate) fn remove(&mut self, first: u64, last: u64) {
         while let Some((&start, &(end, _))) = self.ranges.range(..=last).next_back() {
             if end < first {
                 break;
@@ -63,13 +58,13 @@ impl<T: Skip> Intervals<T> {
     }
 
     /// Removes all ranges.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ranges.clear();
     }
 
     /// Finds the range that contains an address. Returns its value, the offset of the address in
     /// it, and how many bytes of it follow, including the one at the address.
-    pub fn find(&self, address: u64) -> Option<(&T, u64, u64)> {
+    pub(crate) fn find(&self, address: u64) -> Option<(&T, u64, u64)> {
         let (start, (end, value)) = self.ranges.range(..=address).next_back()?;
         let left = end.checked_sub(address)?.saturating_add(1);
         Some((value, address - start, left))
@@ -77,7 +72,7 @@ impl<T: Skip> Intervals<T> {
 
     /// Iterates over the ranges that follow each other without a gap from an address on, each as
     /// [`Self::find`] returns it.
-    pub fn follow(&self, address: u64) -> impl Iterator<Item = (&T, u64, u64)> {
+    pub(crate) fn follow(&self, address: u64) -> impl Iterator<Item = (&T, u64, u64)> {
         let before = self.ranges.range(..=address).next_back();
         let first = before.map_or(address, |(start, _)| *start);
         let mut at = Some(address);
@@ -118,7 +113,7 @@ mod tests {
         assert_eq!(table.find(u64::MAX).unwrap().2, 1);
         table.insert(0, 9, Place(100));
         table.remove(0, u64::MAX);
-        assert!(table.is_empty());
+        assert_eq!(table.len(), 0);
         table.insert(0, u64::MAX, Place(0));
         assert_eq!(table.find(0).unwrap().2, u64::MAX);
         table.remove(5, 5);

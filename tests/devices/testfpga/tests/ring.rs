@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The test FPGA on a bus of its own.
 
-use crate::rig::{wait_until, Memory};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use testgpu::fpga::Fpga;
-use testgpu::function::Function;
+use testfpga::Fpga;
+use vfio_user_device::testing::{wait_until, Memory};
+use vfio_user_device::Function;
 
 const RING: u64 = 0x1_0000;
 const SOURCE: u64 = 0x2_0000;
 const TARGET: u64 = 0x3_0000;
 
 struct Card {
-    fpga: Box<Fpga>,
+    fpga: Fpga,
     host: Arc<Memory>,
 }
 
 impl Card {
     fn new() -> Self {
-        let host = Arc::new(Memory::new());
-        let fpga = Fpga::start(Box::new(Arc::clone(&host))).unwrap();
+        let host = Arc::new(Memory::new(1 << 20, 1).unwrap());
+        let fpga = Fpga::start(Arc::<Memory>::clone(&host)).unwrap();
         let content: Vec<u8> = (0..0x8000_u32).map(|i| (i * 7 + i / 256) as u8).collect();
         host.bytes.write(SOURCE, &content).unwrap();
         Self { fpga, host }
@@ -27,16 +27,16 @@ impl Card {
 
     fn read(&self, offset: u64) -> u32 {
         let mut bytes = [0; 4];
-        self.fpga.read(0, offset, &mut bytes).unwrap();
+        self.fpga.read(0, offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
     fn write(&self, offset: u64, value: u32) {
-        self.fpga.write(0, offset, &value.to_le_bytes()).unwrap();
+        self.fpga.write(0, offset, &value.to_le_bytes());
     }
 
     fn run(&self, ring: u64, length: u32) {
-        self.fpga.write(0, 0x10, &ring.to_le_bytes()).unwrap();
+        self.fpga.write(0, 0x10, &ring.to_le_bytes());
         self.write(0x18, length);
         self.write(0x24, 1);
     }
@@ -73,7 +73,7 @@ fn registers_of_the_fpga() {
     assert_eq!((card.read(0x04), card.read(0x24)), (0, 0));
     // Other widths and other places.
     let mut bytes = [0; 2];
-    card.fpga.read(0, 0, &mut bytes).unwrap();
+    card.fpga.read(0, 0, &mut bytes);
     assert_eq!((bytes, card.read(0x28)), ([0xff; 2], u32::MAX));
     card.write(0x00, 5);
     card.write(0x10, 0x40);

@@ -2,13 +2,12 @@
 //! The test FPGA: a ring of descriptors, a thread that executes them, an interrupt. `FPGA.md` is
 //! its manual.
 
-use crate::bus::{Bus, Refused};
-use crate::config::Identity;
-use crate::counter::Counters;
-use crate::function::{answer, number, Bar, Function, MSIX_BAR_SIZE};
+#![forbid(unsafe_code)]
+
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use vfio_user_device::{answer, number, Bar, Bus, Function, Identity, Refused};
 
 const BAR0_SIZE: u64 = 4096;
 
@@ -86,8 +85,7 @@ pub struct Fpga {
 
 #[derive(Debug)]
 struct Shared {
-    bus: Box<dyn Bus>,
-    counters: Counters,
+    bus: Arc<dyn Bus>,
     state: Mutex<State>,
     /// There may be something to do.
     changed: Condvar,
@@ -95,17 +93,16 @@ struct Shared {
 
 impl Fpga {
     /// Makes a device on a bus, and starts its engine.
-    pub fn start(bus: Box<dyn Bus>) -> io::Result<Box<Self>> {
+    pub fn start(bus: Arc<dyn Bus>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             bus,
-            counters: Counters::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
         let thread = std::thread::Builder::new().name("fpga".into());
         let engine = Arc::clone(&shared);
         let engine = Some(thread.spawn(move || engine.run())?);
-        Ok(Box::new(Self { shared, engine }))
+        Ok(Self { shared, engine })
     }
 
     fn write_register(&self, offset: u64, bytes: usize, value: u64) {
@@ -163,34 +160,31 @@ impl Drop for Fpga {
 }
 
 impl Function for Fpga {
-    fn identity(&self) -> &'static Identity {
-        &Identity::TEST_FPGA
+    fn identity(&self) -> Identity {
+        Identity {
+            vendor: 0x10ee,
+            device: 0xbeef,
+            subsystem_vendor: 0x10ee,
+            subsystem: 1,
+            class: 0x12_0000, // a processing accelerator
+            revision: 1,
+            vectors: 1,
+        }
     }
 
     fn bar(&self, number: u32) -> Bar<'_> {
         match number {
-            0 => Bar::messages(BAR0_SIZE),
-            4 => Bar::messages(MSIX_BAR_SIZE),
+            0 => Bar::registers(BAR0_SIZE),
             _ => Bar::default(),
         }
     }
 
-    fn read(&self, bar: u32, offset: u64, to: &mut [u8]) -> Option<()> {
-        if bar == 0 {
-            answer(to, self.read_register(offset, to.len()));
-        }
-        Some(())
+    fn read(&self, _: u32, offset: u64, to: &mut [u8]) {
+        answer(to, self.read_register(offset, to.len()));
     }
 
-    fn write(&self, bar: u32, offset: u64, from: &[u8]) -> Option<()> {
-        if bar == 0 {
-            self.write_register(offset, from.len(), number(from));
-        }
-        Some(())
-    }
-
-    fn set_master(&self, on: bool) {
-        self.shared.bus.set_master(on);
+    fn write(&self, _: u32, offset: u64, from: &[u8]) {
+        self.write_register(offset, from.len(), number(from));
     }
 
     fn reset(&self) {
@@ -252,7 +246,7 @@ impl Shared {
     /// error is one of the ring.
     fn execute(&self, at: u64) -> Result<bool, Refused> {
         let mut bytes = [0; DESCRIPTOR_SIZE as usize];
-        self.bus.read(at & ADDRESS, &mut bytes, &self.counters)?;
+        self.bus.read(at & ADDRESS, &mut bytes)?;
         let descriptor = Descriptor {
             source: number(&bytes[..8]),
             target: number(&bytes[8..16]),
@@ -261,7 +255,7 @@ impl Shared {
         };
         let status: u32 = self.copy(&descriptor);
         let to = at.wrapping_add(DESCRIPTOR_STATUS) & ADDRESS;
-        self.bus.write(to, &status.to_le_bytes(), &self.counters)?;
+        self.bus.write(to, &status.to_le_bytes())?;
         Ok(descriptor.flags & INTERRUPT != 0)
     }
 
@@ -273,11 +267,11 @@ impl Shared {
             let count = (descriptor.bytes - done).min(PIECE as u32);
             let piece = &mut piece[..count as usize];
             let source = descriptor.source.wrapping_add(done.into()) & ADDRESS;
-            if self.bus.read(source, piece, &self.counters).is_err() {
+            if self.bus.read(source, piece).is_err() {
                 return 2;
             }
             let target = descriptor.target.wrapping_add(done.into()) & ADDRESS;
-            if self.bus.write(target, piece, &self.counters).is_err() {
+            if self.bus.write(target, piece).is_err() {
                 return 3;
             }
             done += count;

@@ -4,54 +4,54 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 /// Size of a header in bytes.
-pub const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 /// Bytes of data that one message may carry. QEMU fails on replies that its socket takes in parts.
-pub const MAX_DATA: usize = 32 << 10;
+pub(crate) const MAX_DATA: usize = 32 << 10;
 /// Size limit of a message. A longer one is refused.
-pub const MAX_MESSAGE: usize = 64 << 10;
+pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 
 /// Error numbers of Linux.
-pub const EINVAL: u32 = 22;
+pub(crate) const EINVAL: u32 = 22;
 /// The command is not supported.
-pub const ENOTSUP: u32 = 95;
+pub(crate) const ENOTSUP: u32 = 95;
 
 const REPLY: u32 = 1;
 const NO_REPLY: u32 = 0x10;
 const ERROR: u32 = 0x20;
 
 /// Commands.
-pub mod command {
+pub(crate) mod command {
     #![allow(missing_docs)]
-    pub const VERSION: u16 = 1;
-    pub const DMA_MAP: u16 = 2;
-    pub const DMA_UNMAP: u16 = 3;
-    pub const GET_INFO: u16 = 4;
-    pub const GET_REGION_INFO: u16 = 5;
-    pub const GET_IRQ_INFO: u16 = 7;
-    pub const SET_IRQS: u16 = 8;
-    pub const REGION_READ: u16 = 9;
-    pub const REGION_WRITE: u16 = 10;
-    pub const DMA_READ: u16 = 11;
-    pub const DMA_WRITE: u16 = 12;
-    pub const RESET: u16 = 13;
+    pub(crate) const VERSION: u16 = 1;
+    pub(crate) const DMA_MAP: u16 = 2;
+    pub(crate) const DMA_UNMAP: u16 = 3;
+    pub(crate) const GET_INFO: u16 = 4;
+    pub(crate) const GET_REGION_INFO: u16 = 5;
+    pub(crate) const GET_IRQ_INFO: u16 = 7;
+    pub(crate) const SET_IRQS: u16 = 8;
+    pub(crate) const REGION_READ: u16 = 9;
+    pub(crate) const REGION_WRITE: u16 = 10;
+    pub(crate) const DMA_READ: u16 = 11;
+    pub(crate) const DMA_WRITE: u16 = 12;
+    pub(crate) const RESET: u16 = 13;
 }
 
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     /// Id of the message; a reply has the id of its request.
-    pub id: u16,
+    pub(crate) id: u16,
     /// Command of the message.
-    pub command: u16,
+    pub(crate) command: u16,
     /// Size in bytes, including the header.
-    pub size: u32,
+    pub(crate) size: u32,
     flags: u32,
     error: u32,
 }
 
 impl Header {
     /// Makes the header of a request with so many bytes after it.
-    pub fn request(id: u16, command: u16, payload: usize) -> Self {
+    pub(crate) fn request(id: u16, command: u16, payload: usize) -> Self {
         Self {
             id,
             command,
@@ -62,7 +62,7 @@ impl Header {
     }
 
     /// Makes the header of a reply to `self`.
-    pub fn reply(&self, payload: usize) -> Self {
+    pub(crate) fn reply(&self, payload: usize) -> Self {
         Self {
             size: (HEADER + payload) as u32,
             flags: REPLY,
@@ -72,7 +72,7 @@ impl Header {
     }
 
     /// Makes the header of an error reply to `self`.
-    pub fn refusal(&self, error: u32) -> Self {
+    pub(crate) fn refusal(&self, error: u32) -> Self {
         Self {
             size: HEADER as u32,
             flags: REPLY | ERROR,
@@ -82,7 +82,7 @@ impl Header {
     }
 
     /// Decodes a header.
-    pub fn parse(bytes: &[u8; HEADER]) -> Self {
+    pub(crate) fn parse(bytes: &[u8; HEADER]) -> Self {
         let mut reader = Reader(bytes);
         Self {
             id: reader.u16().unwrap_or_default(),
@@ -94,7 +94,7 @@ impl Header {
     }
 
     /// Encodes the header, with room for what follows.
-    pub fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size as usize);
         bytes.extend(self.id.to_le_bytes());
         bytes.extend(self.command.to_le_bytes());
@@ -105,31 +105,31 @@ impl Header {
     }
 
     /// Returns the bytes after the header, if the size is possible.
-    pub fn payload(&self) -> Option<usize> {
+    pub(crate) fn payload(&self) -> Option<usize> {
         (self.size as usize)
             .checked_sub(HEADER)
             .filter(|payload| *payload <= MAX_MESSAGE)
     }
 
     /// Returns whether the message is a reply.
-    pub fn is_reply(&self) -> bool {
+    pub(crate) fn is_reply(&self) -> bool {
         self.flags & 0xf == REPLY
     }
 
     /// Returns whether the sender wants no reply.
-    pub fn no_reply(&self) -> bool {
+    pub(crate) fn no_reply(&self) -> bool {
         self.flags & NO_REPLY != 0
     }
 
     /// Returns whether the message is an error reply.
-    pub fn is_error(&self) -> bool {
+    pub(crate) fn is_error(&self) -> bool {
         self.flags & ERROR != 0
     }
 }
 
 /// Reads numbers from the front of a byte slice.
 #[derive(Debug)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -139,40 +139,40 @@ impl Reader<'_> {
     }
 
     /// Reads two bytes.
-    pub fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
 
     /// Reads four bytes.
-    pub fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 
     /// Reads eight bytes.
-    pub fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 }
 
 /// Encodes 32-bit words.
-pub fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// Payload of DMA_MAP.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Map {
-    pub readable: bool,
-    pub writable: bool,
-    pub offset: u64,
-    pub address: u64,
-    pub size: u64,
+pub(crate) struct Map {
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) offset: u64,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
 }
 
 impl Map {
     /// Decodes the payload of a message.
-    pub fn parse(payload: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         reader.u32()?;
         let flags = reader.u32()?;
@@ -189,15 +189,15 @@ impl Map {
 /// Payload of DMA_UNMAP.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Unmap {
-    pub all: bool,
-    pub address: u64,
-    pub size: u64,
+pub(crate) struct Unmap {
+    pub(crate) all: bool,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
 }
 
 impl Unmap {
     /// Decodes the payload of a message.
-    pub fn parse(payload: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         reader.u32()?;
         let all = reader.u32()? & 2 != 0;
@@ -212,18 +212,18 @@ impl Unmap {
 /// First part of REGION_READ and REGION_WRITE.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Region {
-    pub offset: u64,
-    pub region: u32,
-    pub count: usize,
+pub(crate) struct Region {
+    pub(crate) offset: u64,
+    pub(crate) region: u32,
+    pub(crate) count: usize,
 }
 
 impl Region {
     /// Size of this part in bytes.
-    pub const SIZE: usize = 16;
+    pub(crate) const SIZE: usize = 16;
 
     /// Decodes the payload of a message.
-    pub fn parse(payload: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         let (offset, region) = (reader.u64()?, reader.u32()?);
         let count = usize::try_from(reader.u32()?).ok()?;
@@ -238,21 +238,21 @@ impl Region {
 /// First part of SET_IRQS.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct SetIrqs {
-    pub flags: u32,
-    pub index: u32,
-    pub start: usize,
-    pub count: usize,
+pub(crate) struct SetIrqs {
+    pub(crate) flags: u32,
+    pub(crate) index: u32,
+    pub(crate) start: usize,
+    pub(crate) count: usize,
 }
 
 impl SetIrqs {
     /// No data. With a count of zero, all vectors are disabled.
-    pub const DATA_NONE: u32 = 1;
+    pub(crate) const DATA_NONE: u32 = 1;
     /// The data are file descriptors.
-    pub const DATA_EVENTFD: u32 = 4;
+    pub(crate) const DATA_EVENTFD: u32 = 4;
 
     /// Decodes the payload of a message.
-    pub fn parse(payload: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         reader.u32()?;
         Some(Self {

@@ -2,19 +2,18 @@
 //! The receiving half of the connection. It answers every request of QEMU at once. QEMU holds its
 //! big lock while it waits, and the device's DMA needs that lock, so nothing here waits for DMA.
 
-use crate::config::{self, Config};
-use crate::device::Running;
-use crate::fpga::Fpga;
+use crate::bus::Bus;
+use crate::config::{self, Config, MSIX_BAR};
 use crate::function::Function;
 use crate::guest::Guest;
-use crate::hardware::Settings;
 use crate::messenger::Messenger;
 use crate::protocol::{command, words, Header, Map, Reader, Region, SetIrqs, Unmap};
 use crate::protocol::{EINVAL, ENOTSUP, HEADER, MAX_DATA};
 use crate::sys::socket;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 
 const REGION_COUNT: u32 = 9;
@@ -27,54 +26,64 @@ const MAPPABLE: u32 = 4;
 
 /// Options of the server.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mode {
-    /// Make every access to guest memory through QEMU.
+pub struct Options {
+    /// Make every access to guest memory through QEMU, whose IOMMU then decides about it. This is
+    /// slow. Otherwise memory is mapped, with the same effect.
     pub message: bool,
     /// Print on standard error what QEMU maps and resets.
     pub verbose: bool,
 }
 
-/// Serves the test GPU to one QEMU, until that disconnects.
-pub fn serve(stream: UnixStream, settings: Settings, mode: Mode) -> io::Result<()> {
-    connect(&stream, mode, |guest, answer| {
-        let running = Running::start(settings, Box::new(guest))?;
-        answer(&**running.device())
-    })
+/// Listens at `path`, and serves a function to the first QEMU that connects, as [`serve`] does. The
+/// path appears when connections are accepted, and is gone at the end.
+pub fn serve_at<F: Function>(
+    path: &Path,
+    options: Options,
+    start: impl FnOnce(Arc<dyn Bus>) -> io::Result<F>,
+) -> io::Result<()> {
+    let stream = listen(path)?.accept()?.0;
+    let result = serve(stream, options, start);
+    // Nobody can use a socket at which no process listens.
+    let _ = std::fs::remove_file(path);
+    result
 }
 
-/// Serves the test FPGA to one QEMU, until that disconnects.
-pub fn serve_fpga(stream: UnixStream, mode: Mode) -> io::Result<()> {
-    connect(&stream, mode, |guest, answer| {
-        let fpga = Fpga::start(Box::new(guest))?;
-        answer(&*fpga)
-    })
+/// Listens at `path`. The path appears when connections are accepted, and not earlier.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    for old in [path, partial] {
+        match std::fs::remove_file(old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let listener = UnixListener::bind(partial)?;
+    std::fs::rename(partial, path)?;
+    Ok(listener)
 }
 
-/// Answers all requests for a function.
-type Answer<'a> = &'a mut dyn FnMut(&dyn Function) -> io::Result<()>;
-
-/// Calls `start`, which makes a function with the guest as its host, and has requests for it
-/// answered.
-fn connect(
-    stream: &UnixStream,
-    mode: Mode,
-    start: impl FnOnce(Arc<Guest>, Answer<'_>) -> io::Result<()>,
+/// Serves a function to the QEMU at the other end of `stream`, until that disconnects. `start`
+/// makes the function, with the guest as its host. It is dropped when the connection has ended.
+pub fn serve<F: Function>(
+    stream: UnixStream,
+    options: Options,
+    start: impl FnOnce(Arc<dyn Bus>) -> io::Result<F>,
 ) -> io::Result<()> {
     let messenger = Arc::new(Messenger::new(stream.try_clone()?));
-    let guest = Arc::new(Guest::new(Arc::clone(&messenger), mode.message));
-    let result = start(Arc::clone(&guest), &mut |function| {
-        let mut connection = Connection {
-            messenger: &messenger,
-            guest: &guest,
-            function,
-            config: Config::new(function.identity()),
-            verbose: mode.verbose,
-        };
-        let result = connection.run(stream);
-        // Ends the waits of engines, which get no more answers, so that they can end.
-        messenger.close();
-        result
-    });
+    let guest = Arc::new(Guest::new(Arc::clone(&messenger), options.message));
+    let function = start(Arc::<Guest>::clone(&guest))?;
+    let mut connection = Connection {
+        messenger: &messenger,
+        guest: &guest,
+        function: &function,
+        config: Config::new(&function),
+        verbose: options.verbose,
+    };
+    let result = connection.run(&stream);
+    // Ends the waits of engines, which get no more answers, so that they can end.
+    messenger.close();
     match result {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
@@ -132,11 +141,11 @@ impl<'a> Connection<'a> {
             command::DMA_MAP => {
                 let map = Map::parse(payload).ok_or(EINVAL)?;
                 if self.verbose {
-                    eprintln!("testgpu: {map:x?} with {} descriptors", descriptors.len());
+                    eprintln!("vfio-user: {map:x?} with {} descriptors", descriptors.len());
                 }
                 let file = descriptors.into_iter().next();
                 self.guest.map(&map, file).map_err(|error| {
-                    eprintln!("testgpu: {map:x?}: {error}");
+                    eprintln!("vfio-user: {map:x?}: {error}");
                     error
                         .raw_os_error()
                         .and_then(|error| error.try_into().ok())
@@ -147,7 +156,7 @@ impl<'a> Connection<'a> {
             command::DMA_UNMAP => {
                 let unmap = Unmap::parse(payload).ok_or(EINVAL)?;
                 if self.verbose {
-                    eprintln!("testgpu: {unmap:x?}");
+                    eprintln!("vfio-user: {unmap:x?}");
                 }
                 match unmap.all {
                     true => self.guest.unmap_all(),
@@ -187,7 +196,7 @@ impl<'a> Connection<'a> {
         let mut reader = Reader(payload);
         let (major, minor) = (reader.u16().ok_or(EINVAL)?, reader.u16().ok_or(EINVAL)?);
         if major != 0 {
-            eprintln!("testgpu: QEMU speaks vfio-user {major}.{minor}, and this is 0.0");
+            eprintln!("vfio-user: QEMU speaks vfio-user {major}.{minor}, and this is 0.0");
             return Err(EINVAL);
         }
         let capabilities = format!(
@@ -203,7 +212,7 @@ impl<'a> Connection<'a> {
         let index = Reader(payload.get(8..).ok_or(EINVAL)?)
             .u32()
             .ok_or(EINVAL)?;
-        let bar = self.function.bar(index);
+        let bar = config::bar(self.function, index);
         let (flags, size) = match index {
             CONFIG_REGION => (READ_WRITE, config::SIZE as u64),
             _ if bar.size == 0 => (0, 0),
@@ -226,13 +235,25 @@ impl<'a> Connection<'a> {
         if end.is_none_or(|end| end > vectors) {
             return Err(EINVAL);
         }
-        let done = match (set.flags & SetIrqs::DATA_NONE != 0, set.count) {
-            (true, 0) => self.guest.set_vectors(0, vectors, Vec::new()),
+        match (set.flags & SetIrqs::DATA_NONE != 0, set.count) {
+            (true, 0) => self.guest.set_vectors(0..vectors, Vec::new()),
             // QEMU does the masking.
-            _ if set.flags & SetIrqs::DATA_EVENTFD == 0 => true,
-            (_, count) => self.guest.set_vectors(set.start, count, descriptors),
-        };
-        done.then_some(()).ok_or(EINVAL)
+            _ if set.flags & SetIrqs::DATA_EVENTFD == 0 => {}
+            (_, count) => self
+                .guest
+                .set_vectors(set.start..set.start + count, descriptors),
+        }
+        Ok(())
+    }
+
+    /// Returns whether an access to a BAR, which must be inside, is one for the function. QEMU has
+    /// the BAR of MSI-X itself.
+    fn is_for_function(&self, bar: u32, offset: u64, count: usize) -> Result<bool, u32> {
+        let end = offset.checked_add(count as u64);
+        match end.is_some_and(|end| end <= config::bar(self.function, bar).size) {
+            true => Ok(bar != MSIX_BAR || self.function.identity().vectors == 0),
+            false => Err(EINVAL),
+        }
     }
 
     fn region_read(&self, payload: &[u8]) -> Result<Vec<u8>, u32> {
@@ -245,7 +266,10 @@ impl<'a> Connection<'a> {
         let mut data = vec![0; count];
         match region {
             CONFIG_REGION => data.copy_from_slice(self.config.read(offset, count).ok_or(EINVAL)?),
-            bar => self.function.read(bar, offset, &mut data).ok_or(EINVAL)?,
+            bar if self.is_for_function(bar, offset, count)? => {
+                self.function.read(bar, offset, &mut data);
+            }
+            _ => {}
         }
         reply.extend(data);
         Ok(reply)
@@ -269,20 +293,31 @@ impl<'a> Connection<'a> {
                 if effect.reset {
                     self.reset("function-level reset");
                 } else {
-                    self.function.set_master(effect.master);
+                    self.set_master(effect.master);
                 }
             }
-            bar => self.function.write(bar, offset, data).ok_or(EINVAL)?,
+            bar if self.is_for_function(bar, offset, count)? => {
+                self.function.write(bar, offset, data);
+            }
+            _ => {}
         }
         Ok(head.to_vec())
     }
 
     fn reset(&mut self, why: &str) {
         if self.verbose {
-            eprintln!("testgpu: {why}");
+            eprintln!("vfio-user: {why}");
         }
         self.config.reset();
-        self.function.set_master(false);
+        self.set_master(false);
         self.function.reset();
     }
+
+    fn set_master(&self, on: bool) {
+        self.function.set_master(on);
+        self.guest.set_master(on);
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! PCI configuration space. QEMU adds the addresses of the BARs and the parts that MSI-X needs.
+
+use crate::function::{Bar, Function};
+
+/// Size of configuration space in bytes.
+pub(crate) const SIZE: usize = 4096;
+
+/// Number of BARs.
+pub(crate) const BAR_COUNT: u32 = 6;
+/// The BAR in which QEMU puts MSI-X's table and pending bits.
+pub(crate) const MSIX_BAR: u32 = 4;
+/// Offset of the pending bits in that BAR.
+const PENDING_BITS: u32 = 0x2000;
+const MSIX_BAR_SIZE: u64 = 16 << 10;
+
+const COMMAND: usize = 0x04;
+const COMMAND_WRITABLE: u8 = 0x06;
+const BUS_MASTER: u8 = 0x04;
+const EXPRESS: usize = 0x40;
+const DEVICE_CONTROL: usize = EXPRESS + 8;
+const DEVICE_CONTROL_WRITABLE: u16 = 0x7fff;
+const FUNCTION_RESET: u8 = 0x80;
+const MSIX: usize = 0x80;
+const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
+const CACHE_LINE: usize = 0x0c;
+const INTERRUPT_LINE: usize = 0x3c;
+
+/// Effect that a write of configuration space asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effect {
+    /// Turn Bus Master on or off.
+    pub(crate) master: bool,
+    /// Do a function-level reset.
+    pub(crate) reset: bool,
+}
+
+/// Returns a BAR of a function, or that of MSI-X.
+pub(crate) fn bar(function: &dyn Function, number: u32) -> Bar<'_> {
+    match number {
+        MSIX_BAR if function.identity().vectors > 0 => Bar::registers(MSIX_BAR_SIZE),
+        0..BAR_COUNT => function.bar(number),
+        _ => Bar::default(),
+    }
+}
+
+/// Configuration space.
+#[derive(Debug)]
+pub(crate) struct Config {
+    initial: Vec<u8>,
+    bytes: Vec<u8>,
+    writable: Vec<u8>,
+}
+
+impl Config {
+    /// Makes the configuration space of a function.
+    pub(crate) fn new(function: &dyn Function) -> Self {
+        let identity = function.identity();
+        let mut initial = vec![0; SIZE];
+        let mut set = |offset: usize, value: u32| {
+            initial[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+        };
+        let id = |vendor: u16, device: u16| u32::from(vendor) | (u32::from(device) << 16);
+        set(0x00, id(identity.vendor, identity.device));
+        set(0x04, 0x0010_0000); // a list of capabilities
+        set(0x08, (identity.class << 8) | u32::from(identity.revision));
+        for number in (0..BAR_COUNT).filter(|number| bar(function, *number).prefetchable) {
+            set(0x10 + 4 * number as usize, 0xc); // 64 bits, prefetchable
+        }
+        set(0x2c, id(identity.subsystem_vendor, identity.subsystem));
+        set(0x34, EXPRESS as u32);
+        set(EXPRESS, 0x0002_0010); // version 2, endpoint
+        set(EXPRESS + 4, (1 << 28) | (1 << 15)); // function-level reset, role-based errors
+        set(EXPRESS + 0x0c, 0x11); // 2.5 GT/s, one lane
+        set(EXPRESS + 0x10, 0x0011_0000);
+        let mut writable = vec![0; SIZE];
+        writable[COMMAND] = COMMAND_WRITABLE;
+        writable[CACHE_LINE] = 0xff;
+        writable[INTERRUPT_LINE] = 0xff;
+        writable[DEVICE_CONTROL..][..2].copy_from_slice(&DEVICE_CONTROL_WRITABLE.to_le_bytes());
+        if let Some(last) = identity.vectors.checked_sub(1) {
+            set(EXPRESS, 0x0002_0010 | ((MSIX as u32) << 8));
+            set(MSIX, 0x11 | ((last as u32) << 16));
+            set(MSIX + 4, MSIX_BAR);
+            set(MSIX + 8, PENDING_BITS | MSIX_BAR);
+            writable[MSIX + 3] = MSIX_CONTROL_WRITABLE;
+        }
+        Self {
+            bytes: initial.clone(),
+            initial,
+            writable,
+        }
+    }
+
+    /// Restores the reset values.
+    pub(crate) fn reset(&mut self) {
+        self.bytes.copy_from_slice(&self.initial);
+    }
+
+    /// Reads from configuration space; `None` beyond its end.
+    pub(crate) fn read(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let offset = usize::try_from(offset).ok()?;
+        self.bytes.get(offset..offset.checked_add(bytes)?)
+    }
+
+    /// Writes to configuration space; read-only bits keep their values.
+    pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> Effect {
+        let mut reset = false;
+        let offset = usize::try_from(offset).unwrap_or(SIZE).min(SIZE);
+        for (at, value) in (offset..).zip(from) {
+            let (Some(byte), Some(mask)) = (self.bytes.get_mut(at), self.writable.get(at)) else {
+                continue;
+            };
+            *byte = *byte & !mask | value & mask;
+            reset |= at == DEVICE_CONTROL + 1 && value & FUNCTION_RESET != 0;
+        }
+        if reset {
+            self.reset();
+        }
+        Effect {
+            master: self.bytes[COMMAND] & BUS_MASTER != 0,
+            reset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::function::Identity;
+
+    struct Named;
+    impl Function for Named {
+        fn identity(&self) -> Identity {
+            Identity {
+                vendor: 0x1234,
+                device: 0x7e57,
+                ..Identity::default()
+            }
+        }
+        fn bar(&self, _: u32) -> Bar<'_> {
+            Bar::default()
+        }
+        fn read(&self, _: u32, _: u64, _: &mut [u8]) {}
+        fn write(&self, _: u32, _: u64, _: &[u8]) {}
+        fn reset(&self) {}
+    }
+
+    #[test]
+    fn writes() {
+        let mut config = Config::new(&Named);
+        assert_eq!(config.read(0, 4), Some(&[0x34, 0x12, 0x57, 0x7e][..]));
+        assert_eq!(config.read(4094, 4), None);
+        assert_eq!(
+            config.write(0, &[0xff; 8]),
+            Effect {
+                master: true,
+                reset: false
+            }
+        );
+        assert_eq!(
+            config.read(0, 8),
+            Some(&[0x34, 0x12, 0x57, 0x7e, 0x06, 0, 0x10, 0][..])
+        );
+        assert_eq!(
+            config.write(0x48, &[0x10, 0x80]),
+            Effect {
+                master: false,
+                reset: true
+            }
+        );
+        assert_eq!(config.read(0x48, 2), Some(&[0, 0][..]));
+        config.write(u64::MAX, &[1, 2]);
+    }
+}
