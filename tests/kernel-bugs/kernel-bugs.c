@@ -24,7 +24,7 @@
 
 enum { PAGE = 4096, HUGE = 2 << 20, PAGES = HUGE / PAGE };
 
-/* That of lib/test_hmm_uapi.h. */
+/* The struct of lib/test_hmm_uapi.h. */
 struct hmm_dmirror_cmd {
 	uint64_t addr, ptr, npages, cpages, faults;
 };

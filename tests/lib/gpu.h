@@ -163,7 +163,7 @@ struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length);
 uint64_t gpu_register(enum gpu_register offset);
 void gpu_set_register(enum gpu_register offset, uint64_t value);
 
-/* The same for the second test GPU. */
+/* Reads or writes a register of the second test GPU. */
 uint64_t second_gpu_register(enum gpu_register offset);
 void second_gpu_set_register(enum gpu_register offset, uint64_t value);
 

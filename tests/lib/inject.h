@@ -52,7 +52,7 @@ void fail_in(int task);
  */
 void fail_page_below(const char *function);
 void fail_slab_below(const char *function);
-/* The same for every allocation of pages there. */
+/* Makes every allocation of pages below that function fail, until fail_below_end(). */
 void fail_pages_below(const char *function);
 /* Returns whether an allocation failed. */
 bool fail_below_end(void);

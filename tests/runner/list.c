@@ -103,7 +103,7 @@ static void mark(struct listed *tests, const char *pattern, bool selected)
 	}
 }
 
-/* Of the selected tests, leaves every @of-th, from number @share on, and those for `smoke`. */
+/* Leaves every @of-th of the selected tests, from number @share on, and those for `smoke`. */
 static void leave_share(struct listed *tests, unsigned int share, unsigned int of)
 {
 	unsigned int number = 0;

@@ -30,9 +30,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What a test takes at most. */
+/* Time limit of a test. */
 enum { USUAL_SECONDS = 60 };
-/* How many times that it gets, so that a hang is told from a busy machine. */
+/* How many times that limit a test gets, so that a hang is told from a busy machine. */
 enum { BUSY = 4 };
 
 /* How many tests --timings names. */

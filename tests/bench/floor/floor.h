@@ -34,7 +34,7 @@ struct bench_floor {
 /* Bytes that BENCH_FLOOR_MOVE takes at most. */
 #define BENCH_FLOOR_MOVE_MOST (128 << 20)
 
-/* What BENCH_FLOOR_MOVE does: there, back, or both, one after the other. */
+/* BENCH_FLOOR_MOVE moves there, back, or both, one after the other. */
 #define BENCH_FLOOR_THERE (1 << 0)
 #define BENCH_FLOOR_BACK (1 << 1)
 /* The CPU copies each small page to a buffer, or from one. */

@@ -125,7 +125,7 @@ static long move_block(struct vm_area_struct *vma, unsigned long start, unsigned
 	return moved;
 }
 
-/* What the CPU touches comes back: a huge page, or the small ones around. */
+/* Brings back memory that the CPU touches: a huge page, or the small ones around. */
 static vm_fault_t move_to_ram(struct vm_fault *vmf)
 {
 	bool huge = !vmf->pte && folio_test_large(page_folio(vmf->page));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the parts of the bench of managed memory share. */
+/* The parts of the bench of managed memory share this. */
 #ifndef BENCH_MANAGED_H
 #define BENCH_MANAGED_H
 
@@ -15,7 +15,7 @@ struct samples {
 	unsigned int count;
 };
 
-/* Of instructions that are counted the least is taken: interrupts only add to them. */
+/* Takes the least of the instructions that were counted: interrupts only add to them. */
 extern bool least;
 /* How often each thing is measured. */
 extern unsigned int times;
@@ -34,7 +34,7 @@ char *fresh(size_t length, int advice);
 /* Measures memory that moves; by instructions. */
 void bench_moving(int fd, struct gpu_queue *queue);
 void bench_counts(int fd);
-/* What the kernel alone takes for that. @fd is the file of the floor's module. */
+/* Counts the instructions of the kernel alone for that. @fd is the file of the floor's module. */
 void bench_bare_counts(int fd);
 
 #endif

@@ -136,7 +136,7 @@ static void bench_fault(int fd, struct gpu_queue *queue, const char *size, const
 	report_kind("fault", size, kind, "pinmap", &served);
 }
 
-/* What the kernel alone takes for such a fault, where @made pages are missing. */
+/* Measures the kernel alone for such a fault, where @made pages are missing. */
 static void bench_bare_fault(int fd, const char *size, const char *kind, int advice, size_t made)
 {
 	size_t present = made ? made : advice == MADV_HUGEPAGE ? HUGE / PAGE : 1;

@@ -151,7 +151,7 @@ static void bench_prefetch(int fd, struct gpu_queue *queue, volatile uint64_t *s
 		print(&rows[i]);
 }
 
-/* What the CPU takes to fault the same memory in where nothing is to be copied, and to read it. */
+/* Measures the CPU, which faults the same memory in with nothing to copy, and reads it. */
 static void bench_floor(const char *name, int advice)
 {
 	static struct samples floor;
@@ -172,7 +172,7 @@ static void bench_floor(const char *name, int advice)
 	report(name, "floor", &floor);
 }
 
-/* What the kernel takes to move the same memory when nothing is copied, there and back. */
+/* Measures the kernel, which moves the same memory there and back, and copies nothing. */
 static void bench_bare(const char *there, const char *back, int advice)
 {
 	static struct samples floors[2];
@@ -288,7 +288,7 @@ static void bench_turns(int fd, struct gpu_queue *queue, volatile uint64_t *stam
 	print(&row);
 }
 
-/* What is done beside a kernel, each by a call of its own. */
+/* The calls that are made beside a kernel. */
 static const char *const calls[] = { "allocate", "prefetch", "advise", "ask", "free" };
 
 static void do_calls(int fd, uint64_t ns[ARRAY_SIZE(calls)])
@@ -601,7 +601,7 @@ void bench_counts(int fd)
 	gpu_set_register(GPU_LINK_BANDWIDTH, bandwidth);
 }
 
-/* The same without a device. */
+/* Counts the instructions of moves without a device. */
 void bench_bare_counts(int fd)
 {
 	count(fd, "floor", "thp", MADV_HUGEPAGE, move_barely);

@@ -20,7 +20,7 @@
 
 #include "mark.h"
 
-/* What is used of QEMU's interface, in its version 7. */
+/* The part of QEMU's interface that is used, in its version 7. */
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;

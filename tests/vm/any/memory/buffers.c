@@ -118,7 +118,7 @@ TEST(buffers_are_released_one_by_one)
 	CHECK_PINS(pins);
 }
 
-/* What fails, and where. The others before it are released again. */
+/* One buffer that fails is told, with its number. The others before it are released again. */
 TEST(buffers_none_is_registered)
 {
 	int fd = open_device(0);

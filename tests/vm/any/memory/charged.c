@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What calls keep in the kernel while user space delays them is charged to the memory cgroup. */
+/* Memory that calls keep in the kernel while user space delays them is charged to the cgroup. */
 #define _GNU_SOURCE
 #include "file.h"
 #include "memory.h"

@@ -231,9 +231,7 @@ TEST(fd_truncated)
 	CHECK_PINS(pins);
 }
 
-/*
- * The same pages can be registered any number of times, mapped or not, and are charged each time.
- */
+/* Pages can be registered any number of times, mapped or not, and are charged each time. */
 TEST(fd_limit)
 {
 	struct pinmap_register_fd args;

@@ -286,7 +286,7 @@ TEST(order_unmap_beside_release, .seconds = 120)
 		SKIP("it never came between");
 }
 
-/* Who takes an eventfd from an interrupt waits for its handlers before the eventfd may be freed. */
+/* Taking an eventfd from an interrupt waits for its handlers before the eventfd is freed. */
 TEST(order_eventfd)
 {
 	int eventfds[] = { SYS(eventfd(0, EFD_CLOEXEC)), SYS(eventfd(0, EFD_CLOEXEC)) };

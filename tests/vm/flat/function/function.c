@@ -690,7 +690,7 @@ TEST(bus_error)
 	}
 }
 
-/* Who has a device keeps the system awake, and the log names the program. */
+/* A program that has a device keeps the system awake, and the log names it. */
 TEST(sleep_refused)
 {
 	struct nvme nvme = nvme_open();

@@ -657,7 +657,7 @@ TEST(cut_off_before_the_answer, .faults = true, .leaks = 3)
 	CHECK_OK(try_pci_bind(device.bdf));
 }
 
-/* The same memory registered in two contexts: both are told. */
+/* Memory is registered in two contexts: both are told. */
 TEST(two_contexts)
 {
 	char *memory = anon(4);

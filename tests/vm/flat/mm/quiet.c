@@ -278,8 +278,8 @@ TEST_EACH(calm, calms, .seconds = 60)
 }
 
 /*
- * Of a process that touches more memory than it may have, pages go out to swap, but not those that
- * are pinned.
+ * A process touches more memory than it may have. Pages go out to swap, but not those that are
+ * pinned.
  */
 TEST(calm_swap_pressure)
 {

@@ -97,7 +97,7 @@ TEST(untouched)
 }
 
 /*
- * Of read-only memory that was never touched the device sees the shared page of zeros, and cannot
+ * Read-only memory that was never touched is the shared page of zeros for the device, which cannot
  * write to it.
  */
 TEST(zero_page, .faults = true)

@@ -177,7 +177,7 @@ TEST(close_while_pinning)
 	register_memory(open_device(0), blocked.memory, 8 * PAGE, WRITE | IDENTITY);
 }
 
-/* Of two registrations of the same memory at once one succeeds. */
+/* One of two registrations of the same memory at once succeeds. */
 TEST(same_memory_at_once)
 {
 	struct blocked blocked;

@@ -498,7 +498,7 @@ TEST(munmap_while_busy, .faults = true)
 	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
 }
 
-/* The same addresses can be registered again at once, for a queue that goes on. */
+/* Addresses can be registered again at once, for a queue that goes on. */
 TEST(register_again)
 {
 	int fd = open_gpu();

@@ -175,8 +175,8 @@ TEST(pinned_until_acknowledged, .seconds = 30)
 }
 
 /*
- * Of more INVALIDATEs at once than the device can queue the rest waits, and none is lost. The
- * device confirms nothing before its queue is full and one more is wanted.
+ * More INVALIDATEs at once than the device can queue: the rest waits, and none is lost. The device
+ * confirms nothing before its queue is full and one more is wanted.
  */
 TEST(more_to_forget_than_fits, .seconds = 60)
 {

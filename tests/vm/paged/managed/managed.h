@@ -17,7 +17,7 @@ uint64_t manage(int fd, const void *addr, size_t length);
  * Manages all addresses of the program; returns the handle. Skips the test if that is impossible.
  */
 uint64_t manage_all(int fd);
-/* The same, but the memory stays on the host where the device touches it. */
+/* Manages memory that stays on the host where the device touches it. */
 uint64_t manage_host(int fd, const void *addr, size_t length);
 uint64_t manage_all_host(int fd);
 
@@ -47,12 +47,12 @@ struct pinmap_queue_query check_refused(const char *file, int line, int fd, cons
 #define CHECK_WRITE_REFUSED(fd, addr, reason) \
 	CHECK_REFUSED(fd, addr, PINMAP_ACCESS_WRITE, PINMAP_FAULT_##reason)
 
-/* What GPU_WALK says of an address: 0 or -errno, and the flags. */
+/* Calls GPU_WALK for an address; returns 0 or -errno, and the flags. */
 int try_walk(int fd, const void *addr, uint32_t *flags);
 
 struct pinmap_get_totals totals(int fd, uint32_t flags);
 
-/* What a process does while its fault waits, until it is killed: nothing, or close its file. */
+/* Actions of a process while its fault waits, until it is killed: none, or closing its file. */
 void wait_for_ever(struct gpu_queue *queue) __attribute__((noreturn));
 void close_all(struct gpu_queue *queue);
 

@@ -90,7 +90,7 @@ bool has_pattern(const void *memory, size_t length, uint32_t seed);
 /* A block of 2 MiB that nobody has touched: for one huge page, or for small ones. */
 char *block_of(bool huge);
 
-/* What tests of both are made for. */
+/* The sizes of pages that a test of both runs for. */
 extern const struct page_size {
 	const char *name;
 	bool huge;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the driver tells of managed memory, and what programs tell it. */
+/* Calls by which the driver tells of managed memory, and programs tell it. */
 #ifndef TESTS_MANAGED_TOLD_H
 #define TESTS_MANAGED_TOLD_H
 
@@ -41,7 +41,7 @@ struct told {
  */
 const struct told *tell(int fd, const void *addr, size_t length);
 
-/* What is told of one page. */
+/* Returns what is told of one page. */
 struct pinmap_run tell_page(int fd, const void *addr);
 
 /* Asserts that memory is in one place, and by one rule. */

@@ -136,7 +136,7 @@ TEST(peers_scattered)
 	CHECK(has_pattern(memory, LENGTH, 43));
 }
 
-/* What is one page of 2 MiB on the other device goes into pieces here. */
+/* A page of 2 MiB on the other device goes into pieces here. */
 TEST(peers_no_huge_page)
 {
 	char *memory = block_of(true);

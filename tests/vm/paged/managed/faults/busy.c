@@ -18,7 +18,7 @@
 
 enum { WORK = 2 << 20, PACKETS = 40 };
 
-/* What ends the device's access while it writes the memory without a pause. */
+/* Ways to end the device's access while it writes the memory without a pause. */
 static const struct way {
 	const char *name;
 	/* Whether a fault stops the queue. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What is prepared for the next fault after one was served: a block, and a table of the device. */
+/* After a fault a block and a table of the device are prepared for the next one. */
 #define _GNU_SOURCE
 #include "../windows/window.h"
 

@@ -215,8 +215,8 @@ TEST(large_change_while_served, .seconds = 120)
 }
 
 /*
- * What the device's page table has can be reached: another queue uses the last page of a block as
- * soon as it is there, while the fault that brings it is still being served.
+ * Pages can be reached once the device's page table has them: another queue uses the last page of a
+ * block as soon as it is there, while the fault that brings it is still being served.
  */
 TEST(entered_when_it_can_be_reached, .seconds = 60)
 {

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What moves to the device is what the device reads, and what it writes is what the CPU reads. */
+/* The device reads what moved to it, and the CPU reads what the device wrote. */
 TEST_EACH(moved_there_and_back, page_sizes)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE);
@@ -56,7 +56,7 @@ TEST_EACH(moved_untouched, page_sizes)
 	CHECK(bytes_are(memory, HUGE, 0));
 }
 
-/* What goes home comes back whole, as a huge page or by single pages. */
+/* Memory comes home whole, as a huge page or by single pages. */
 TEST_EACH(moved_home_by_call, page_sizes)
 {
 	char *memory = block_of(row->huge);
@@ -137,7 +137,7 @@ TEST_EACH(moved_forked, page_sizes)
 	kill_now(pid);
 }
 
-/* What is on the device outlives the file, and the device takes nothing along when it goes. */
+/* Memory on the device outlives the file, and the device takes nothing along when it goes. */
 static const struct {
 	const char *name;
 	bool rebind, huge;
@@ -186,7 +186,7 @@ TEST(moved_pinned)
 	release(other, registration.handle);
 }
 
-/* What is swapped out is read in, and moves. */
+/* Memory that is swapped out is read in, and moves. */
 TEST(moved_from_swap)
 {
 	char *memory = small_blocks(1);
@@ -328,7 +328,7 @@ TEST(moved_without_acknowledgement, .seconds = 60, .faults = true)
 	check_works();
 }
 
-/* What programs allocate goes before memory that has moved to the device. */
+/* Allocations of programs go before memory that has moved to the device. */
 TEST(moved_makes_room, .seconds = 120)
 {
 	int fd = open_gpu(), other = open_gpu();

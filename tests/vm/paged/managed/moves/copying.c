@@ -160,8 +160,8 @@ static const struct {
 };
 
 /*
- * What is freed while it moves is gone: the device is left with nothing of it. After a fork it is
- * the child that ends meanwhile, and the parent has it still.
+ * Memory that is freed while it moves is gone: the device is left with nothing of it. After a fork
+ * the child ends meanwhile, and the parent has the memory still.
  */
 TEST_EACH(moved_freed_meanwhile, freed, .seconds = 60)
 {

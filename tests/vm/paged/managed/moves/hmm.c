@@ -228,7 +228,7 @@ TEST_EACH(moved_zero_page, page_sizes)
 	CHECK(bytes_are(memory + PAGE, HUGE - PAGE, 0));
 }
 
-/* What is free to go (MADV_FREE) has what it had, or zeros; what the device then writes stays. */
+/* A page free to go (MADV_FREE) has its contents, or zeros; what the device then writes stays. */
 TEST_EACH(moved_free, page_sizes)
 {
 	char *memory = block_of(row->huge);
@@ -258,8 +258,8 @@ TEST_EACH(moved_free, page_sizes)
 }
 
 /*
- * What was free to go is the device's, is written there, and comes home: the kernel may not drop it
- * any more. VRAM that had such memory never before is what shows it: pages there keep some marks.
+ * Memory that was free to go is the device's, is written there, and comes home: the kernel may not
+ * drop it any more. VRAM that never had such memory before shows it: pages there keep some marks.
  */
 TEST_EACH(moved_free_at_first, page_sizes)
 {

@@ -79,7 +79,7 @@ static const struct {
 	{ "end_prefetch", END, true, true, true, false },
 };
 
-/* What parent and children share. */
+/* Memory that parent and children share. */
 struct stage {
 	/* The round for which the first child begins. */
 	volatile int go;
@@ -214,7 +214,7 @@ TEST_EACH(freed_while_leaving, forked, .seconds = 120)
 	check_works();
 }
 
-/* What a thread frees, each time that it is told to. */
+/* A part of the memory, which a thread frees each time that it is told to. */
 struct dropper {
 	char *memory;
 	uint64_t most;
@@ -340,7 +340,7 @@ static const struct {
 	{ "of_a_child_moved", false, true, true },
 };
 
-/* Who needs the room finds memory wherever it is, also if only a child has it any more. */
+/* Eviction finds memory wherever it is, also if only a child has it any more. */
 TEST_EACH(evicted, whose, .seconds = 60)
 {
 	struct gate ready = gate_new(), compare = gate_new();

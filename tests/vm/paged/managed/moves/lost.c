@@ -169,7 +169,7 @@ static const struct {
 	bool locked;
 } kinds[] = { { "mergeable", false }, { "locked", true } };
 
-/* What could not move there any more comes home all the same. */
+/* Memory that could not move there any more comes home all the same. */
 TEST_EACH(moved_unbind_now, kinds)
 {
 	char *memory = block_of(false);

@@ -31,7 +31,7 @@ static void push_increment(struct gpu_queue *queue, const void *memory)
 	queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory, HUGE / 4, 0);
 }
 
-/* What the queue does before the call is done then, and what is behind it has not begun. */
+/* Packets before the call are done when it is made, and those behind it have not begun. */
 TEST_EACH(ordered, calls)
 {
 	char *memory = block_of(row->huge);

@@ -209,7 +209,7 @@ TEST_EACH(moved_direct_io, page_sizes, .seconds = 180)
 	     wanderer.home);
 }
 
-/* The same, with the device as the one that writes and reads the memory. */
+/* O_DIRECT reads and writes memory while it moves, and the device writes and reads it. */
 TEST(moved_direct_io_and_device, .seconds = 180)
 {
 	enum { LENGTH = 32 * 4096 };

@@ -77,8 +77,8 @@ TEST(touched_huge)
 }
 
 /*
- * Who goes through huge pages has more of them each time, before they are touched; who jumps has
- * the one that was touched, and what is to stay on the host stays.
+ * A kernel that goes through huge pages has more of them each time, before they are touched; one
+ * that jumps has the page that was touched, and what is to stay on the host stays.
  */
 TEST(touched_ahead, .seconds = 60)
 {
@@ -151,7 +151,7 @@ TEST(touched_first_by_device)
 	CHECK(bytes_are(memory + 8, AROUND * PAGE - 8, 0));
 }
 
-/* What the device writes after fork() is the parent's, wherever it is then. */
+/* Bytes that the device writes after fork() are the parent's, wherever they are then. */
 TEST_EACH(touched_after_fork, page_sizes)
 {
 	char *memory = block_of(row->huge);
@@ -225,7 +225,7 @@ TEST(touched_pinned)
 	release(other, registration.handle);
 }
 
-/* What is pinned comes home for that, by the CPU's rule. */
+/* A page comes home to be pinned, by the CPU's rule. */
 TEST(touched_by_pin)
 {
 	char *memory = small_blocks(1);
@@ -336,7 +336,7 @@ TEST(statistics_arguments)
 	CHECK_ERR(ENOENT, try_statistics(fd, handle, &args));
 }
 
-/* What PREFETCH moves is counted as such, and for each of two ranges by itself. */
+/* Pages that PREFETCH moves are counted as such, and for each of two ranges by itself. */
 TEST(statistics_prefetched)
 {
 	char *memory = small_blocks(1);

@@ -65,7 +65,7 @@ TEST_EACH(budget_prefetch, page_sizes)
 	CHECK(bytes_are(memory, 4 * HUGE, 0x71));
 }
 
-/* What the device touches beyond the budget is used where it is. */
+/* Memory that the device touches beyond the budget is used where it is. */
 TEST(budget_touched)
 {
 	char *memory = small_blocks(2);
@@ -220,7 +220,7 @@ TEST(budget_beside_a_greedy_user, .seconds = 120)
 	kill_now(greedy);
 }
 
-/* What is there when the budget is made smaller stays. */
+/* Memory that is on the device when the budget is made smaller stays there. */
 TEST(budget_made_smaller)
 {
 	char *memory = small_blocks(2);

@@ -170,7 +170,7 @@ TEST(crowded_by_age, .seconds = 60)
 	CHECK_EQ(tell_page(fd, memory).rule, PINMAP_RULE_EVICTED);
 }
 
-/* What programs allocate goes before managed pages, which go home. */
+/* Allocations of programs go before managed pages, which go home. */
 TEST(crowded_by_allocation, .seconds = 60)
 {
 	char *memory = small_blocks(ROOM / HUGE);
@@ -190,8 +190,8 @@ TEST(crowded_by_allocation, .seconds = 60)
 }
 
 /*
- * What cannot be had evicts nothing: more than there is, or more than fits between what programs
- * have. What can be had evicts what is in its place, and not what is older elsewhere.
+ * An allocation that cannot succeed evicts nothing: more than there is, or more than fits between
+ * what programs have. One that can evicts what is in its place, and not what is older elsewhere.
  */
 TEST(crowded_in_one_place, .seconds = 60)
 {
@@ -244,8 +244,8 @@ static void *forbid_writing(void *argument)
 }
 
 /*
- * Who needs room does not wait for the mmap lock of a program whose memory is in the way: here
- * mprotect() holds it, and waits for the device. That memory stays, and there is no room.
+ * A program that needs room does not wait for the mmap lock of another whose memory is in the way:
+ * here mprotect() holds it, and waits for the device. That memory stays, and there is no room.
  */
 TEST(crowded_beside_a_held_lock, .seconds = 20)
 {

@@ -133,7 +133,7 @@ static void end(pid_t pid)
 }
 
 /*
- * What the device knows of memory that was freed without waiting for it leads nowhere that is
+ * The device's entries for memory that was freed without waiting for it lead nowhere that is
  * somebody else's by now, in VRAM neither.
  */
 TEST_EACH(reaped_memory_is_out_of_reach, page_sizes, .seconds = 60)

@@ -52,7 +52,7 @@ struct user {
 	uint32_t cpu[PAGES];
 };
 
-/* What all of them have done, for the reader of the results. */
+/* Counts of what all of them have done, for the reader of the results. */
 static struct sums {
 	unsigned long steps, lives, kills, forks, moved, home;
 } *sums;

@@ -50,7 +50,7 @@ static void thrash(struct gpu_queue *queue, char *memory)
 		turn(queue, memory, i);
 }
 
-/* It is told once for each range, with the block; each block is counted. */
+/* Thrashing is told once for each range, with the block; each block is counted. */
 TEST(thrashing_told)
 {
 	char *memory = small_blocks(2);
@@ -196,7 +196,7 @@ TEST(thrashing_counts_once)
 	CHECK(bytes_are(memory, HUGE, 9));
 }
 
-/* It ends with the memory: what is mapped there next has not thrashed. */
+/* Thrashing ends with the memory: what is mapped there next has not thrashed. */
 TEST(thrashing_ends_with_the_memory)
 {
 	char *memory = small_blocks(1);
@@ -213,7 +213,7 @@ TEST(thrashing_ends_with_the_memory)
 	CHECK_EQ(tell_page(fd, memory).rule, PINMAP_RULE_TOUCHED);
 }
 
-/* What a program does with several blocks, and where they are each time. */
+/* Uses several blocks as a program does, and notes where they are each time. */
 static void history(unsigned char places[4 * ROUNDS], bool slow)
 {
 	char *memory = small_blocks(4);
@@ -237,7 +237,7 @@ static void history(unsigned char places[4 * ROUNDS], bool slow)
 	munmap(memory, 4 * HUGE);
 }
 
-/* The same history gives the same decisions, however long it takes. */
+/* A history gives the same decisions again, however long it takes. */
 TEST(thrashing_repeatable)
 {
 	unsigned char first[4 * ROUNDS], second[4 * ROUNDS];
@@ -251,7 +251,7 @@ TEST(thrashing_repeatable)
 	CHECK(any);
 }
 
-/* It ends when so many other faults were served. */
+/* Thrashing ends when so many other faults were served. */
 TEST(thrashing_forgotten, .seconds = 60)
 {
 	enum { SERVED = 1024 };

@@ -56,7 +56,7 @@ TEST_EACH(atomic_beside_the_cpu, page_sizes, .seconds = 120)
 	CHECK_EQ(*adder.word, PACKETS * TIMES + adder.added);
 }
 
-/* It moves for an atomic access even if advice keeps it on the host. */
+/* Memory moves for an atomic access even if advice keeps it on the host. */
 TEST(atomic_outweighs_advice)
 {
 	char *memory = small_blocks(1);

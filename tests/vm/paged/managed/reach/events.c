@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What happens to memory in the rows of the table. */
+/* The events that happen to memory in the rows of the table. */
 #define _GNU_SOURCE
 #include "table.h"
 
@@ -101,7 +101,7 @@ static void move(struct state *state)
 		CHECK_READ_REFUSED(state->gpu, old, HOLE);
 }
 
-/* What the program has instead of memory that it gave back. */
+/* Records what the program has instead of memory that it gave back. */
 static void given_back(struct state *state, size_t from)
 {
 	if (state->traits & SHARED)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What programs expect of managed memory that know it from elsewhere, case by case. Most cases are
- * tests of other files:
+ * Programs that know managed memory from elsewhere expect this, case by case. Most cases are tests
+ * of other files:
  *
  *  ======================================= ====================================================
  *  case                                    tests

@@ -70,7 +70,7 @@ TEST(never_permitted)
 	CHECK(bytes_are(nothing, PAGE, 0x12));
 }
 
-/* The same addresses have other memory each time. */
+/* Addresses have other memory each time. */
 TEST(mapped_again_and_again)
 {
 	char *memory = address_space(PAGES * PAGE, PAGE);
@@ -146,7 +146,7 @@ TEST(torn_down, .seconds = 60)
 	diag("%u times read, %u times stopped", through, stopped);
 }
 
-/* What GPU_WALK says, without what depends on the machine; 0: nothing. */
+/* Returns what GPU_WALK says, without what depends on the machine; 0: nothing. */
 static uint32_t rights(int fd, const char *addr)
 {
 	uint32_t flags;

@@ -86,7 +86,7 @@ TEST(fork_copies)
 	CHECK_EQ(status, 0);
 }
 
-/* What the program may not do, the device may not do; and what goes away is gone. */
+/* The device may not do what the program may not; and memory that goes away is gone. */
 TEST(rights)
 {
 	int fd = open_gpu();
@@ -198,7 +198,7 @@ TEST(memfd)
 	CHECK_EQ(queue_query(&queue).out_reason, PINMAP_FAULT_FILE);
 }
 
-/* What disturbs the memory in the stress test. */
+/* A thread that disturbs the memory in the stress test. */
 struct disturbance {
 	char *memory;
 	size_t length;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What a device cannot have: why, said exactly, and with no effect on anything else. */
+/* Memory that a device cannot have: the reason is told, and nothing else is affected. */
 #define _GNU_SOURCE
 #include "../managed.h"
 #include "../windows/window.h"
@@ -46,7 +46,7 @@ TEST(bar)
 	CHECK_WRITE_REFUSED(fd, registers + 0xa000, DEVICE);
 }
 
-/* What the driver itself maps: a doorbell, and memory of the device that another context has. */
+/* Mappings of the driver: a doorbell, and memory of the device that another context has. */
 TEST(mappings_of_the_driver)
 {
 	int fd = open_gpu(), other = open_gpu();

@@ -325,7 +325,7 @@ TEST(one_page_in_turn, .seconds = 120)
 		CHECK_EQ(floats[i], launches);
 }
 
-/* What the device writes to a file's pages is on the disk after fsync(). */
+/* Bytes that the device writes to a file's pages are on the disk after fsync(). */
 TEST(files_reach_the_disk)
 {
 	struct memory memory = memory_new(EXT4_SHARED, 16 * PAGE);
@@ -377,8 +377,8 @@ TEST(direct_io)
 }
 
 /*
- * What the device touches counts for the memory cgroup of the program, and is reclaimed when that
- * is full: what the device wrote comes back from swap.
+ * Pages that the device touches count for the memory cgroup of the program, and are reclaimed when
+ * that is full: what the device wrote comes back from swap.
  */
 TEST(memory_max)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What programs advise for managed memory, and what becomes of it. */
+/* Advice of programs for managed memory, and what becomes of it. */
 #define _GNU_SOURCE
 #include "../told.h"
 
@@ -58,7 +58,7 @@ TEST_EACH(advised, cases)
 	CHECK(bytes_are(memory, HUGE, 0x51));
 }
 
-/* The same for a huge page. */
+/* Advice counts for a huge page, too. */
 TEST_EACH(advised_huge, cases)
 {
 	char *memory = block_of(true);
@@ -95,7 +95,7 @@ TEST(advised_mostly_read_then_written)
 	CHECK(bytes_are(memory + 8, HUGE - 8, 0x53));
 }
 
-/* What is advised last counts, for the next access that faults. */
+/* The last advice counts, for the next access that faults. */
 TEST(advised_anew)
 {
 	char *memory = small_blocks(1);
@@ -116,7 +116,7 @@ TEST(advised_anew)
 }
 
 /*
- * What the device reaches already it goes on reaching there; the advice counts at the next fault.
+ * The device goes on reaching memory where it reaches it already; advice counts at the next fault.
  */
 TEST(advised_after_host)
 {
@@ -309,7 +309,7 @@ TEST(advised_by_another_context)
 	CHECK_EQ(tell_page(fd, memory).advice, 0);
 }
 
-/* What is refused changes nothing. */
+/* A call that is refused changes nothing. */
 TEST(advised_arguments)
 {
 	char *memory = small_blocks(1);

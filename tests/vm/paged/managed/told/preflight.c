@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What PREFETCH would do, told before it does anything. */
+/* A preflight: PREFETCH tells what it would do, before it does anything. */
 #define _GNU_SOURCE
 #include "../told.h"
 
@@ -13,7 +13,7 @@ static struct pinmap_prefetch preflight(int fd, uint32_t flags, const void *addr
 	return prefetch(fd, flags | PINMAP_PREFETCH_PREFLIGHT, addr, length);
 }
 
-/* What is told is what then happens, and the telling moves nothing. */
+/* A preflight tells what then happens, and moves nothing. */
 TEST_EACH(preflight_moves_nothing, page_sizes)
 {
 	char *memory = small_blocks(2);
@@ -120,7 +120,7 @@ TEST_EACH(preflight_is_right, page_sizes, .seconds = 200)
 	CHECK(has_pattern(memory, BLOCKS * HUGE, 3));
 }
 
-/* What never moves is told as such; what is not managed is refused. */
+/* Memory that never moves is told as such; memory that is not managed is refused. */
 TEST(preflight_of_others)
 {
 	char *file = SYS(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,

@@ -157,7 +157,7 @@ TEST(residency_exact)
 	CHECK_EQ(args.out_end, (uintptr_t)memory + HUGE + PAGE);
 }
 
-/* What the device can do without a fault: nothing, read, write. */
+/* The access that the device has without a fault: none, read, write. */
 TEST(residency_access)
 {
 	char *memory = small_blocks(1);
@@ -308,7 +308,7 @@ TEST(residency_several_areas)
 	CHECK_EQ(told->runs[3].place, ABSENT);
 }
 
-/* What is refused says why, and writes no run. */
+/* A call that is refused says why, and writes no run. */
 TEST(residency_arguments)
 {
 	char *memory = small_blocks(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What becomes of windows: their memory changes, and programs fork, race or are killed. */
+/* The life of windows: their memory changes, and programs fork, race or are killed. */
 #define _GNU_SOURCE
 #include "window.h"
 
@@ -228,7 +228,7 @@ static void *register_inside(void *data)
 	return NULL;
 }
 
-/* Of a window and a registration that want the same addresses at once, one is made. */
+/* A window and a registration want the same addresses at once: one of them is made. */
 TEST(window_races_with_register, .seconds = 60)
 {
 	struct race race = { .fd = open_gpu(), .memory = small_blocks(BLOCKS) };

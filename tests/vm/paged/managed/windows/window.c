@@ -310,7 +310,7 @@ TEST(window_in_what_is_managed)
 	}
 }
 
-/* What a window is charged: all that it will ever need, and to the end. */
+/* A window is charged for all that it will ever need, until its end. */
 TEST(window_is_charged)
 {
 	struct pinmap_manage args;
