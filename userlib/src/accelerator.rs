@@ -133,7 +133,7 @@
 //! # Errors
 //!
 //! A packet that faults, or that runs for too long, stops its stream. Until [`Stream::reset`], that
-//! stream reports the [`Fault`](crate::accelerator::Fault): its own calls do, and so do the events
+//! stream reports the [`Fault`]: its own calls do, and so do the events
 //! that were recorded after the packet. Host functions submitted after the packet do not run. Other
 //! streams go on, except those that wait for one of these events; they report the fault, too.
 //!
@@ -145,12 +145,13 @@
 //! submits, waits, or asks the driver therefore fails at once with `EDEADLK`, even where it would
 //! not have had to wait:
 //!
-//! - opening devices and asking about them ([`Device::info`] and the like), taking their BARs and
-//!   interrupts, registering, managing, allocating, mapping, importing and exporting memory, asking
-//!   about it ([`Registration::query`](crate::Registration::query)), filling a
-//!   [`Cache`](crate::Cache);
+//! - opening devices and asking about them ([`Device::info`](crate::Device::info) and the like),
+//!   taking their BARs and interrupts, registering, managing, allocating, mapping, importing and
+//!   exporting memory, asking about it ([`Registration::query`](crate::Registration::query)),
+//!   filling a [`Cache`](crate::Cache);
 //! - making streams and events; submitting, recording, calling, resetting;
-//! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::next_event`],
+//! - [`Stream::synchronize`], [`Device::synchronize`](crate::Device::synchronize),
+//!   [`Device::next_event`](crate::Device::next_event),
 //!   [`Interrupt::wait`](crate::Interrupt::wait), and the waits of events and completions.
 //!
 //! Calls that ask whether something is done (`query`, [`Pending::try_into_memory`]) succeed if it

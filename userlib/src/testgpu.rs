@@ -11,7 +11,10 @@ pub(crate) use kernel::*;
 
 /// The manual of the device, with which the tests compare the numbers.
 pub(crate) fn manual() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/devices/testgpu/MANUAL.md");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/devices/testgpu/MANUAL.md"
+    );
     std::fs::read_to_string(path).expect("the manual")
 }
 

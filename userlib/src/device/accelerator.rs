@@ -12,9 +12,10 @@ use crate::queue::format::PacketFormat;
 use crate::sys::{bindings as abi, ioctl};
 
 /// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)). Many contexts use it at
-/// once through [queues](Accelerator::queue), each with a device address space of its own.
+/// once through [streams](Accelerator::stream), each with a device address space of its own.
 ///
-/// Made by [`Device::accelerator`]. A clone is the same context.
+/// Made by [`find_with`](Self::find_with) and [`Device::accelerator_with`]. A clone is the same
+/// context.
 ///
 /// ```no_run
 /// use pinmap::accelerator::StreamOptions;

@@ -31,7 +31,7 @@ pub enum Kind {
     /// A device without an MMU of its own: one context owns it at a time.
     Flat,
     /// A device with an MMU of its own: many contexts use it at once, through queues
-    /// ([`Device::accelerator`](crate::Device::accelerator)).
+    /// ([`accelerator`](crate::accelerator)).
     Paged,
     /// A kind that this crate does not know, by the driver's number.
     Other(u32),

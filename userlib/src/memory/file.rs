@@ -37,8 +37,8 @@ impl Device {
     ///
     /// The registration never goes stale. Pages that leave the file by truncation or hole punching
     /// stay with the device, while the file gets others; seal the file (`F_SEAL_SHRINK`) to rule
-    /// that out. With [`Access::ReadWrite`] the device writes to the file, as every process can
-    /// that has it open for writing.
+    /// that out. With [`Access::ReadWrite`](crate::Access::ReadWrite) the device writes to the
+    /// file, as every process can that has it open for writing.
     ///
     /// Unless the options fix it, the device address is congruent to `offset` modulo 2 MiB.
     ///

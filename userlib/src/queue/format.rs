@@ -172,8 +172,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 
 /// A kernel with its operands, which live as long as the scope in which it is launched.
 ///
-/// Kernels of the test GPU are in [`testgpu`](mod@crate::testgpu). For a kernel of its own, a
-/// program implements this trait:
+/// The crate `pinmap-testgpu` has those of the test GPU. For a kernel of its own, a program
+/// implements this trait:
 ///
 /// ```
 /// use pinmap::accelerator::{DeviceSliceMut, Kernel, Operands, Packet};

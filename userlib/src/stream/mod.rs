@@ -67,8 +67,8 @@ pub struct Stream {
     core: Arc<Core>,
 }
 
-/// Whether this thread runs a [host function](self#host-functions), or drops memory that was handed
-/// over. Calls that might wait then fail with `EDEADLK`.
+/// Whether this thread runs a [host function](crate::accelerator#host-functions), or drops memory
+/// that was handed over. Calls that might wait then fail with `EDEADLK`.
 ///
 /// A library that waits by other means, for instance by a lock that is held while somebody else
 /// waits for a stream, asks before it does.
@@ -306,8 +306,8 @@ impl Stream {
     /// the function is dropped.
     ///
     /// Inside the function, calls of this crate that might wait fail with `EDEADLK`: see [host
-    /// functions](self#host-functions). A panic fails the stream. At most 32 host functions of a
-    /// process run at once.
+    /// functions](crate::accelerator#host-functions). A panic fails the stream. At most 32 host
+    /// functions of a process run at once.
     ///
     /// Waking the thread takes system calls. Nothing else that is submitted does.
     ///

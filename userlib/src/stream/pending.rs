@@ -30,9 +30,9 @@ use super::Stream;
 /// Made by [`Stream::submit`](super::Stream::submit).
 ///
 /// Dropping a `Pending` returns at once. When the work is done, a thread of this crate drops the
-/// memory, under the rules of a [host function](super#host-functions): nothing that is dropped then
-/// may wait. If a stream waits for another one that has failed, it is given up. A forgotten
-/// `Pending` ([`std::mem::forget`]) keeps the memory until the process ends.
+/// memory, under the rules of a [host function](crate::accelerator#host-functions): nothing that is
+/// dropped then may wait. If a stream waits for another one that has failed, it is given up. A
+/// forgotten `Pending` ([`std::mem::forget`]) keeps the memory until the process ends.
 ///
 /// ```no_run
 /// use pinmap::accelerator::Stream;
@@ -308,9 +308,9 @@ impl<M: Send + 'static> Pending<M> {
     ///
     /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; or the
     /// stream was reset before the work was done; or memory of [`Work::slice_mut`] could not be
-    /// released, as for [`scope()`](super::scope()). `ENODEV`: the device is gone. After these,
-    /// [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`: this is a host
-    /// function.
+    /// released, as for [`scope()`](crate::accelerator::scope()). `ENODEV`: the device is gone.
+    /// After these, [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`:
+    /// this is a host function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
         let reached = self.wait_for_point(None);
         if !inside::is_inside() {

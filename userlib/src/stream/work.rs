@@ -30,7 +30,7 @@ use super::Stream;
 /// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
 /// done.
 ///
-/// Made by [`Scope::on`](super::Scope::on), or passed to the function of
+/// Made by [`Scope::on`](super::scope::Scope::on), or passed to the function of
 /// [`Stream::submit`](super::Stream::submit).
 ///
 /// ```no_run
@@ -247,7 +247,7 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().fill(&to, value, self.when_full)
     }
 
-    /// Submits a [kernel](mod@crate::testgpu). Waits if the ring is full.
+    /// Submits a [`Kernel`]. Waits if the ring is full.
     ///
     /// ```no_run
     /// use pinmap::accelerator::{Pinned, Stream};
@@ -414,8 +414,9 @@ impl<'w> Work<'w> {
     /// # Safety
     ///
     /// The packets tell the device where to write. From this call until the device is done with
-    /// them, which the end of the [scope](super::scope()) or of [`Pending`](super::Pending) waits
-    /// for, each byte that they let it write must be one of these:
+    /// them, which the end of the [scope](crate::accelerator::scope()) or of
+    /// [`Pending`](super::Pending) waits for, each byte that they let it write must be one of
+    /// these:
     ///
     /// - memory that only atomics and devices access: of an [`Allocation`](crate::Allocation), a
     ///   [`Registration`](crate::Registration) or a [`DeviceSliceMut`];

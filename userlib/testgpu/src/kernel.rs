@@ -207,7 +207,7 @@ pub struct MatmulF32<'r, 'a> {
 }
 
 /// A kernel that does nothing for some time. A packet that runs for longer than
-/// [`AcceleratorInfo::max_run`](crate::AcceleratorInfo::max_run) stops its queue.
+/// [`AcceleratorInfo::max_run`](pinmap::accelerator::AcceleratorInfo::max_run) stops its queue.
 ///
 /// ```no_run
 /// use pinmap::accelerator::Stream;

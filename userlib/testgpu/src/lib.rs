@@ -65,6 +65,9 @@ pub fn accelerator(device: &Device) -> Result<Accelerator> {
 /// The manual of the device, with which the tests compare the numbers.
 #[cfg(test)]
 pub(crate) fn manual() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/devices/testgpu/MANUAL.md");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/devices/testgpu/MANUAL.md"
+    );
     std::fs::read_to_string(path).expect("the manual")
 }

@@ -2,7 +2,7 @@
 //! The packets of the test GPU, as section 8 of its manual defines them.
 //!
 //! Streams and scopes make these from typed operands. They are here for operations that this crate
-//! has no methods for: see [`Work::submit_packets`](crate::Work::submit_packets).
+//! has no methods for: see [`Work::submit_packets`](pinmap::accelerator::Work::submit_packets).
 #![allow(unsafe_code)]
 
 use pinmap::accelerator::{Direction, Packet, PacketFormat};
