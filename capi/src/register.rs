@@ -148,7 +148,10 @@ pub unsafe extern "C" fn pinmap_alloc(
                 "address_bits is not for memory of the driver's",
             ));
         }
-        let mut alloc = AllocOptions::new().write_combined(given.has(PINMAP_WRITE_COMBINED));
+        let mut alloc = AllocOptions::new();
+        if given.has(PINMAP_WRITE_COMBINED) {
+            alloc = alloc.write_combined();
+        }
         if given.has(PINMAP_ON_NODE) {
             alloc = alloc.node(given.node);
         }

@@ -96,7 +96,5 @@ __all__ = [
     "empty",
     "find",
     "find_accelerator",
-    "list",
-    "open",
     "testgpu",
 ]

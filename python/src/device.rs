@@ -294,14 +294,14 @@ fn duplicate(fd: i32) -> PyResult<OwnedFd> {
 }
 
 fn alloc_options(write_combined: bool, node: Option<u32>, portable: bool) -> AllocOptions {
-    let mut options = AllocOptions::new().write_combined(write_combined);
-    if let Some(node) = node {
-        options = options.node(node);
+    let mut options = AllocOptions::new();
+    if write_combined {
+        options = options.write_combined();
     }
     if portable {
         options = options.portable();
     }
-    options
+    node.map_or(options, |node| options.node(node))
 }
 
 #[pymethods]

@@ -74,7 +74,8 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `accelerator` | the module [`accelerator`], and what [`inspect`] has for it |
-//! | `tokio`, `async-io` | `pinmap::tokio`, `pinmap::async_io`: files of their reactors |
+//! | `tokio`, `async-io` | `reactor::tokio`, `reactor::async_io`: files of their reactors |
+//! | `memmap2` | mapped files can be registered with an accelerator |
 //! | `bytemuck`, `zerocopy` | [`element!`] takes types that have the traits of these crates |
 //! | `half` | `f16` and `bf16` are numbers |
 //! | `serde` | `Serialize` on what the driver tells about devices, memory and faults |
@@ -84,8 +85,7 @@
 //!
 //! [`Result`] has the name of the prelude's on purpose, as that of [`std::io`] has. Programs name
 //! what they use (`use pinmap::{Buffer, Device}`), or write `pinmap::Result`. After
-//! `use pinmap::*`, `Result` is the crate's, and with the features `tokio` and `async-io` these two
-//! names are modules of this crate; the crates are then `::tokio` and `::async_io`.
+//! `use pinmap::*`, `Result` is the crate's.
 //!
 //! # What is guaranteed
 //!
@@ -386,6 +386,8 @@ pub mod inspect;
 mod memory;
 #[cfg(feature = "accelerator")]
 mod queue;
+#[cfg(any(feature = "tokio", feature = "async-io"))]
+pub mod reactor;
 #[cfg(feature = "accelerator")]
 mod stream;
 mod sys;
@@ -404,10 +406,6 @@ pub use device::bar::Bar;
 pub use device::event::DeviceEvent;
 pub use device::info::{Info, Kind};
 pub use device::interrupt::Interrupt;
-#[cfg(feature = "async-io")]
-pub use device::reactor::async_io;
-#[cfg(feature = "tokio")]
-pub use device::reactor::tokio;
 pub use device::Device;
 pub use error::failure::{Failure, Reason};
 pub use error::fault::FaultAccess;

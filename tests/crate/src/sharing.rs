@@ -24,7 +24,7 @@ fn memfd(len: usize) -> Result<File, Box<dyn std::error::Error>> {
 
 pub(crate) fn alloc_of_all_kinds() -> Outcome {
     let mut edu = edu()?;
-    let combined = AllocOptions::new().write_combined(true);
+    let combined = AllocOptions::new().write_combined();
     let portable = combined.node(0).portable();
     for options in [AllocOptions::new(), combined, combined.node(0), portable] {
         let mut memory = edu.device().alloc_with::<u8>(2 * PAGE, options)?;

@@ -46,7 +46,7 @@ fn reason(error: &Error) -> Option<Reason> {
 }
 
 fn chosen(gpu: &Accelerator) -> Result<Window, Error> {
-    gpu.window(WindowOptions::new(4 * HUGE).at(CHOSEN).core_dump(false))
+    gpu.window(WindowOptions::new(4 * HUGE).at(CHOSEN).without_core_dump())
 }
 
 /// The addresses are the same on both sides; its memory moves, and what happens is counted.

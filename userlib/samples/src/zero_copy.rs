@@ -148,7 +148,7 @@ pub struct Copied {
 ///
 /// The errors of allocating memory, submitting and waiting.
 pub fn copy(gpu: &Accelerator, stream: &Stream) -> Result<Copied> {
-    let options = AllocOptions::new().write_combined(true);
+    let options = AllocOptions::new().write_combined();
     let mut source = gpu.alloc_with::<i32>(INTS, options)?;
     let mut target = gpu.alloc_with::<i32>(INTS, options)?;
     for (number, int) in (0..).zip(&mut source) {

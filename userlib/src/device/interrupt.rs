@@ -217,7 +217,7 @@ impl Interrupt {
         }
     }
 
-    pub(super) fn fail(&self, errno: Errno) -> Error {
+    pub(crate) fn fail(&self, errno: Errno) -> Error {
         let attempt = format!(
             "wait for interrupt vector {} of {}",
             self.vector, self.device

@@ -12,8 +12,6 @@ pub(crate) mod event;
 pub(crate) mod extension;
 pub(crate) mod info;
 pub(crate) mod interrupt;
-#[cfg(any(feature = "tokio", feature = "async-io"))]
-pub(crate) mod reactor;
 pub(crate) mod totals;
 
 use std::collections::BTreeSet;

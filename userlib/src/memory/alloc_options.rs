@@ -12,7 +12,7 @@ use crate::sys::bindings as abi;
 /// use pinmap::AllocOptions;
 /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// // The CPU only writes commands there, in order, and the device reads them.
-/// let options = AllocOptions::new().write_combined(true).node(0);
+/// let options = AllocOptions::new().write_combined().node(0);
 /// let mut commands = gpu.alloc_with::<u64>(4096, options)?;
 /// commands[..3].copy_from_slice(&[1, 2, 3]);
 /// # Ok(()) }
@@ -31,12 +31,11 @@ impl AllocOptions {
         Self::default()
     }
 
-    /// Sets whether the memory is write-combined, which bypasses the CPU's caches. This suits
-    /// memory that the CPU only writes, in order, and the device reads; reads of the CPU are slow.
-    /// On x86 only.
+    /// Makes the memory write-combined, which bypasses the CPU's caches. This suits memory that the
+    /// CPU only writes, in order, and the device reads; reads of the CPU are slow. On x86 only.
     #[must_use]
-    pub fn write_combined(mut self, on: bool) -> Self {
-        self.write_combined = on;
+    pub fn write_combined(mut self) -> Self {
+        self.write_combined = true;
         self
     }
 
@@ -90,10 +89,10 @@ mod tests {
     fn options_become_flags() {
         let plain = AllocOptions::new().to_abi(4096);
         assert_eq!((plain.flags, plain.length, plain.node), (0, 4096, 0));
-        let all = AllocOptions::new().write_combined(true).node(3).to_abi(1);
+        let all = AllocOptions::new().write_combined().node(3).to_abi(1);
         let flags = abi::PINMAP_ALLOC_WRITE_COMBINED | abi::PINMAP_ALLOC_NODE;
         assert_eq!((all.flags, all.node), (flags, 3));
-        let portable = AllocOptions::new().portable().write_combined(true);
+        let portable = AllocOptions::new().portable().write_combined();
         let flags = abi::PINMAP_ALLOC_PORTABLE | abi::PINMAP_ALLOC_WRITE_COMBINED;
         assert_eq!(portable.to_abi(1).flags, flags);
     }

@@ -119,7 +119,7 @@ impl Device {
     /// use pinmap::AllocOptions;
     /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
     /// // The CPU only writes it, in bursts.
-    /// let commands = device.alloc_with::<u64>(4096, AllocOptions::new().write_combined(true))?;
+    /// let commands = device.alloc_with::<u64>(4096, AllocOptions::new().write_combined())?;
     /// # Ok(()) }
     /// ```
     ///

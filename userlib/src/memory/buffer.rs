@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use crate::device::Device;
 use crate::error::{Error, ErrorWith, Operation, RegisterAllError, Result};
-use crate::memory::element::{check_layout, Element};
+use crate::memory::element::{bytes_of, bytes_of_mut, check_layout, Element};
 use crate::memory::options::RegisterOptions;
 use crate::memory::raw::RawRegistration;
 use crate::memory::registration::Registration;
@@ -82,6 +82,29 @@ impl<T: Element> Buffer<T> {
     /// memory or address space.
     pub fn new(len: usize) -> Result<Self> {
         Self::with_pages(len, Pages::Normal)
+    }
+
+    /// Allocates a buffer and copies these elements to it.
+    /// [`Accelerator::register`](crate::accelerator::Accelerator::register) registers a `Vec` where
+    /// it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn from_slice(elements: &[T]) -> Result<Self> {
+        let mut buffer = Self::new(elements.len())?;
+        buffer.copy_from_slice(elements);
+        Ok(buffer)
+    }
+
+    /// The bytes of the elements.
+    pub fn as_bytes(&self) -> &[u8] {
+        bytes_of(self)
+    }
+
+    /// The bytes of the elements, for instance to read a file into them.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        bytes_of_mut(self)
     }
 
     /// Allocates memory as [`new`](Self::new) does, of pages of this kind.
@@ -302,31 +325,6 @@ impl<T: Element> AsMut<[T]> for Buffer<T> {
     }
 }
 
-/// Copies the elements to pages of their own.
-/// [`Accelerator::register`](crate::accelerator::Accelerator::register) registers a `Vec` where it
-/// is.
-///
-/// # Panics
-///
-/// There is no memory, or there are no elements.
-impl<T: Element> From<&[T]> for Buffer<T> {
-    fn from(elements: &[T]) -> Self {
-        let mut buffer = match Self::new(elements.len()) {
-            Ok(buffer) => buffer,
-            Err(error) => panic!("{error}"),
-        };
-        buffer.copy_from_slice(elements);
-        buffer
-    }
-}
-
-/// Copies the elements, as from a slice.
-impl<T: Element> From<Vec<T>> for Buffer<T> {
-    fn from(elements: Vec<T>) -> Self {
-        Self::from(&elements[..])
-    }
-}
-
 impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
@@ -389,7 +387,8 @@ mod tests {
 
     #[test]
     fn elements_are_those_that_were_given() {
-        let buffer = Buffer::from(vec![1.5f32, 2.5]);
+        let buffer = Buffer::from_slice(&[1.5f32, 2.5]).expect("memory");
+        assert_eq!(buffer.as_bytes()[..4], 1.5f32.to_ne_bytes());
         assert_eq!(buffer[..], [1.5, 2.5]);
         assert_eq!(buffer.memory().len(), page_size());
         assert_eq!(

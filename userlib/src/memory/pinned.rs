@@ -24,7 +24,7 @@ use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::alloc_options::AllocOptions;
 use crate::memory::allocation::Allocation;
-use crate::memory::element::Element;
+use crate::memory::element::{bytes_of, bytes_of_mut, Element};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
 /// Pinned host memory, allocated by the driver and zeroed: a slice for the CPU, and an operand for
@@ -178,6 +178,16 @@ impl Accelerator {
 }
 
 impl<T: Element> Pinned<T> {
+    /// The bytes of the elements.
+    pub fn as_bytes(&self) -> &[u8] {
+        bytes_of(self)
+    }
+
+    /// The bytes of the elements, for instance to read a file into them.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        bytes_of_mut(self)
+    }
+
     /// Borrows the elements as a slice that the device can read.
     pub fn slice(&self) -> DeviceSlice<'_, T> {
         self.memory.slice()

@@ -106,9 +106,13 @@ memory! {
     (T: Element) Box<[T]> as T: ReadWrite, owner;
     (T: Element) &mut [T] as T: ReadWrite, reference;
     (T: Element) Buffer<T> as T: ReadWrite, owner;
-    () memmap2::MmapMut as u8: ReadWrite, owner;
     (T: Element) &[T] as T: Read, reference;
     (T: Element) Arc<[T]> as T: Read, reference;
+}
+
+#[cfg(feature = "memmap2")]
+memory! {
+    () memmap2::MmapMut as u8: ReadWrite, owner;
     () memmap2::Mmap as u8: Read, owner;
 }
 
@@ -150,8 +154,8 @@ pub struct Registered<M: Memory> {
 
 impl Accelerator {
     /// Registers memory that the program already has, in place: a `Vec`, a boxed, borrowed or
-    /// shared slice, a [`Buffer`], or a mapped file (`memmap2`). It stays pinned, and at its
-    /// address for the device, until it is released or dropped.
+    /// shared slice, a [`Buffer`], or, with the feature `memmap2`, a mapped file. It stays pinned,
+    /// and at its address for the device, until it is released or dropped.
     ///
     /// The memory may begin and end anywhere. Its first and last page are registered as a whole,
     /// but work names only what is in the memory. The device may write where the program may:
@@ -237,6 +241,11 @@ impl Accelerator {
 }
 
 impl<M: Memory> Registered<M> {
+    /// The bytes of the elements.
+    pub fn as_bytes(&self) -> &[u8] {
+        bytes_of(self)
+    }
+
     fn memory(&self) -> &M {
         match &self.memory {
             Some(memory) => memory,
@@ -331,6 +340,11 @@ impl<M: Memory> Registered<M> {
 }
 
 impl<M: MemoryMut> Registered<M> {
+    /// The bytes of the elements, for instance to read a file into them.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        bytes_of_mut(self)
+    }
+
     /// Borrows the elements exclusively as a slice that the device can write.
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, M::Element> {
         let Some(memory) = &mut self.memory else {

@@ -45,7 +45,7 @@ fn a_window_is_where_the_program_wants_it() {
     drop(somewhere);
     assert_eq!(fake.managed(), []);
     // Another thread may be quicker.
-    if let Ok(window) = gpu.window(there.huge_pages(false).core_dump(false)) {
+    if let Ok(window) = gpu.window(there.without_huge_pages().without_core_dump()) {
         assert_eq!((window.addr(), window.len()), (addr + HUGE, 2 * HUGE));
         let again = window.clone();
         drop(window);

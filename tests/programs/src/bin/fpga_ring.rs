@@ -66,7 +66,8 @@ fn main() -> pinmap::Result<()> {
     // The device drives 40 bits of addresses.
     let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
     let mut fpga = Fpga::new(&device, options)?;
-    let input = Buffer::from((0..1 << 20).collect::<Vec<u32>>()).register(&device, options)?;
+    let numbers: Vec<u32> = (0..1 << 20).collect();
+    let input = Buffer::from_slice(&numbers)?.register(&device, options)?;
     let output = Buffer::<u32>::new(1 << 20)?.register(&device, options)?;
     let (from, to) = (input.device_addr()?, output.device_addr()?);
     for at in (0..4 << 20).step_by(1024) {

@@ -22,7 +22,7 @@ fn register(device: &Device, memory: &mut MmapMut) -> pinmap::Result<Registratio
 macro_rules! waiting {
     ($name:ident, $runtime:ident) => {
         async fn $name() -> Result<(), Box<dyn Error>> {
-            use pinmap::$runtime::{AsyncEvents, AsyncInterrupt};
+            use pinmap::reactor::$runtime::{AsyncEvents, AsyncInterrupt};
 
             let device = Device::find(0x1234, 0x11e8)?;
             let bar = device.bar(0)?;

@@ -36,7 +36,7 @@ use super::statistics::ManagedStatistics;
 /// use pinmap::accelerator::WindowOptions;
 /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
 /// // 1 GiB, from node 1, and not in core dumps.
-/// let options = WindowOptions::new(1 << 30).node(1).core_dump(false);
+/// let options = WindowOptions::new(1 << 30).node(1).without_core_dump();
 /// let window = gpu.window(options)?;
 /// println!("{} bytes from {:#x} on", window.len(), window.addr());
 /// # Ok(()) }
@@ -81,19 +81,19 @@ impl WindowOptions {
         self
     }
 
-    /// Sets whether memory comes in huge pages, as far as the system has them. Each moves to the
-    /// device at once, and comes home at once, as small pages.
+    /// Asks for no huge pages. Without this, memory comes in huge pages as far as the system has
+    /// them. Each moves to the device at once, and comes home at once, as small pages.
     #[must_use]
-    pub const fn huge_pages(mut self, on: bool) -> Self {
-        self.huge_pages = on;
+    pub const fn without_huge_pages(mut self) -> Self {
+        self.huge_pages = false;
         self
     }
 
-    /// Sets whether a core dump of the program includes the contents (`MADV_DONTDUMP`). What is on
-    /// the device comes home for a dump.
+    /// Keeps the contents out of core dumps of the program (`MADV_DONTDUMP`). Without this, what is
+    /// on the device comes home for a dump.
     #[must_use]
-    pub const fn core_dump(mut self, on: bool) -> Self {
-        self.core_dump = on;
+    pub const fn without_core_dump(mut self) -> Self {
+        self.core_dump = false;
         self
     }
 
@@ -123,7 +123,7 @@ impl WindowOptions {
 /// let gpu = pinmap_testgpu::find()?;
 /// let stream = gpu.stream(StreamOptions::new())?;
 /// // The same addresses in each run, and nothing of it in a core dump.
-/// let options = WindowOptions::new(64 << 20).at(0x1000_0000_0000).core_dump(false);
+/// let options = WindowOptions::new(64 << 20).at(0x1000_0000_0000).without_core_dump();
 /// let window = gpu.window(options)?;
 /// let mut numbers = window.alloc_at::<f32>(2 << 20, 1 << 20)?;
 /// assert_eq!(numbers.addr(), 0x1000_0020_0000);

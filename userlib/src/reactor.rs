@@ -168,7 +168,7 @@ macro_rules! reactor {
 /// Interrupts and events on the reactor of tokio. With the feature `tokio`.
 ///
 /// ```no_run
-/// use pinmap::tokio::AsyncInterrupt;
+/// use pinmap::reactor::tokio::AsyncInterrupt;
 /// # async fn f(device: &pinmap::Device, registers: &pinmap::Bar) -> pinmap::Result<()> {
 /// let mut interrupt = AsyncInterrupt::new(device.interrupt(0)?)?;
 /// registers.write(0x98, 1)?;
@@ -222,7 +222,7 @@ pub mod tokio {
 /// `async-io`.
 ///
 /// ```no_run
-/// use pinmap::async_io::AsyncEvents;
+/// use pinmap::reactor::async_io::AsyncEvents;
 /// # async fn f(device: &pinmap::Device) -> pinmap::Result<()> {
 /// let mut events = AsyncEvents::new(device)?;
 /// println!("{}", events.next().await?);
