@@ -6,9 +6,9 @@
 //! been touched by itself, and nothing is evicted for it.
 
 use super::{
+    fault::Fault,
     past::Past,
-    placement::{self, Plan},
-    serve::Fault,
+    plan::{holder, Plan},
     Managed, Managing, READAHEADS,
 };
 use crate::{
@@ -66,7 +66,7 @@ pub(super) fn move_ahead<'a>(
             end(first);
         }
         let next = number.saturating_add(moved).saturating_add(1);
-        let Ok(Some((step, moving))) = begin(managing, areas, next, fault.write) else {
+        let Ok(Some((step, moving))) = begin(managing, areas, next, fault) else {
             break;
         };
         line.add(Some(step), moving)?;
@@ -79,12 +79,12 @@ pub(super) fn move_ahead<'a>(
     touched
 }
 
-/// Begins to move block `number`, if it moves.
+/// Begins to move block `number`, if it moves, as if `touched` had been a fault in it.
 fn begin<'a>(
     managing: &'a Managing,
     areas: &'a Areas<'_>,
     number: u64,
-    write: bool,
+    touched: Fault,
 ) -> Result<Option<(Step<'a>, Moving<'a>)>> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();
@@ -92,10 +92,10 @@ fn begin<'a>(
     let block = Span::new(start, LARGE).map_err(|_| EINVAL)?;
     let fault = Fault {
         addr: start,
-        write,
         atomic: false,
         block,
         index: 0,
+        ..touched
     };
     if managed.is_for_host(start) {
         return Ok(None);
@@ -106,7 +106,7 @@ fn begin<'a>(
     let mut snapshot = Snapshot::new()?;
     snapshot.read_locked(areas, start, gpu.token())?;
     let there = snapshot.pfn(0).and_then(|pfn| gpu.offset_of(pfn));
-    let holder = placement::holder(gpu, areas, fault, &snapshot)?;
+    let holder = holder(gpu, areas, fault, &snapshot)?;
     let plan = Plan::new(managing, areas, fault, &snapshot, holder.as_ref(), past);
     let plan =
         plan.filter(|plan| plan.place == Place::Device && plan.part == block && there.is_none());

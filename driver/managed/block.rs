@@ -60,6 +60,24 @@ pub(super) fn pages_in(block: Span, span: Span) -> Pages {
     }
 }
 
+/// The pages of the block with the addresses `block` that are managed, and that no mapping of the
+/// context has. If the block's service is locked, whoever changes that afterwards takes the pages
+/// back.
+pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
+    let mut pages = Pages::NONE;
+    let mut rest = Some(block);
+    while let Some(range) = rest.and_then(|span| managed.first_range(span)) {
+        pages = pages.or(pages_in(block, range));
+        rest = block.behind(range);
+    }
+    rest = Some(block);
+    while let Some(mapped) = rest.and_then(|span| managed.space.first_mapped(span)) {
+        pages = pages.but(pages_in(block, mapped));
+        rest = block.behind(mapped);
+    }
+    pages
+}
+
 /// A block.
 #[pin_data]
 pub(super) struct Block {

@@ -2,10 +2,11 @@
 //! Managed memory: memory of a program that a paged device reaches with no registration.
 //!
 //! A context *manages* ranges of the program's addresses. When a queue touches a page there that
-//! the device does not have, the fault is *served* (`serve.rs`): the page is faulted in as if the
-//! program had touched it, mapped in the IOMMU, and entered in the context's page table of the
-//! device. Nothing is pinned. So the device must lose a page before the page may change: an MMU
-//! notifier takes it away, and waits until the device has forgotten it (`notify.rs`).
+//! the device does not have, the fault is *served*, in six steps (`serve.rs`, `lend.rs`): the page
+//! is faulted in as if the program had touched it, mapped in the IOMMU, and entered in the
+//! context's page table of the device. Nothing is pinned. So the device must lose a page before the
+//! page may change: an MMU notifier takes it away, and waits until the device has forgotten it
+//! (`notify.rs`).
 //!
 //! The unit of all this is a [`Block`] of 2 MiB, made at the first fault in it (`block.rs`). What
 //! the device has of a block is a cache: it can be taken away at any time, and is, when page tables
@@ -15,8 +16,8 @@
 //! would take it away first. Therefore the order: hold the pages that were found, with the lock
 //! that the notifier takes, if nothing has changed since they were looked up; map them in the IOMMU
 //! without the lock, since that allocates; then, with the lock, look again whether anything has
-//! changed, mark pages as modified, and store the entries; then let go of the pages. The notifier
-//! goes the other way: entries, confirmation by the device, IOMMU.
+//! changed, mark pages as modified, and enter them; then let go of them. The notifier goes the
+//! other way: entries, confirmation by the device, IOMMU.
 //!
 //! *Precedence.* Addresses that are taken in the context's address space, by registrations and
 //! allocations, are not lent. Whoever maps something takes the addresses first and then has the
@@ -38,7 +39,7 @@ use crate::{
     sys::{
         mm::{hmm::Snapshot, mirror::Mirror},
         task,
-        task::{account::Account, clock},
+        task::account::Account,
     },
 };
 use kernel::{
@@ -46,7 +47,7 @@ use kernel::{
     prelude::*,
     rbtree::{Entry, RBTree, RBTreeNodeReservation},
     sync::{
-        atomic::{Acquire, Atomic, Full, Relaxed},
+        atomic::{Atomic, Relaxed},
         Arc, SpinLock,
     },
 };
@@ -54,10 +55,13 @@ use kernel::{
 mod advice;
 mod ahead;
 mod block;
+mod fault;
+mod lend;
 mod notify;
 mod past;
 mod pieces;
 mod placement;
+mod plan;
 mod prefetch;
 pub(crate) mod range;
 mod residency;
@@ -99,8 +103,6 @@ pub(crate) struct Managed {
     bus: Arc<AddressSpace>,
     #[pin]
     ranges: SpinLock<Ranges>,
-    /// How many ranges were taken out of `ranges`, ever.
-    removed: Atomic<u64>,
     #[pin]
     blocks: SpinLock<Blocks>,
     /// Counts faults, to find the block that was served longest ago.
@@ -144,7 +146,6 @@ impl Managed {
             space: space.clone(),
             bus,
             ranges <- new_spinlock!(Ranges::new(), "pinmap_ranges"),
-            removed: Atomic::new(0),
             blocks <- new_spinlock!(blocks, "pinmap_blocks"),
             served: Atomic::new(0),
             advice <- AdviceBook::new(),
@@ -200,8 +201,6 @@ impl Managed {
     pub(crate) fn remove(&self, range: &Arc<Range>) -> Result {
         let node = self.ranges.lock().remove(range);
         drop(node);
-        // Before any block is locked: whoever serves a fault asks with the block locked.
-        self.removed.fetch_add(1, Full);
         self.drop_spares();
         let is_window = range.is_window();
         if is_window {
@@ -236,11 +235,6 @@ impl Managed {
     /// The addresses of the managed range that has the first managed address in `span`.
     fn first_range(&self, span: Span) -> Option<Span> {
         self.ranges.lock().first(span)
-    }
-
-    /// Returns how many ranges were removed so far.
-    fn removed(&self) -> u64 {
-        self.removed.load(Acquire)
     }
 
     /// The managed range that `addr` is in: the window, if it is in one.
@@ -449,6 +443,3 @@ fn page_of(addr: u64) -> Span {
 fn block_of(addr: u64) -> Span {
     Span::aligned(addr, LARGE)
 }
-
-/// How long a fault is tried to be served while the memory changes all the time.
-const LONG: u64 = clock::SECOND / 4;

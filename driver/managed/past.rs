@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The history of blocks, as far as it is remembered: for a number of them, by the lowest bits of
-//! their numbers. It outlives the [`Block`](super::block::Block), which goes when the
-//! device has nothing of it. It is used without a lock, and only ever a hint.
+//! their numbers. It outlives the [`Block`](super::block::Block), which goes when the device has
+//! nothing of it. It is used without a lock, and only ever a hint.
+//!
+//! When memory moves, what is noted here is also counted for its range, and traced.
 
-use crate::logic::{
-    pte::LARGE,
-    residence::{History, Rule},
-    span::Span,
+use super::{page_of, range::Count, Managed};
+use crate::{
+    gpu::vram::moving::Outcome,
+    logic::{
+        pte::LARGE,
+        residence::{History, Rule},
+        span::Span,
+        PAGE_SIZE,
+    },
+    sys::mm::migrate::HomeFault,
+    trace,
 };
 use kernel::{
     prelude::*,
@@ -189,5 +198,113 @@ impl Pasts {
     pub(super) fn find(&self, number: u64) -> Option<&Past> {
         let past = self.0.get((number % REMEMBERED) as usize)?;
         (past.number.load(Relaxed) == number.saturating_add(1)).then_some(past)
+    }
+}
+
+impl Managed {
+    /// Notes that the block of `addr` is on the host, since all of its range is to be.
+    pub(super) fn note_advised(&self, addr: u64) {
+        if let Some(past) = self.pasts.get(addr / LARGE) {
+            past.stays(Rule::Advised);
+        }
+    }
+
+    /// Counts pages of `part` that moved to the device because it touched them.
+    pub(super) fn note_moved_in(&self, past: &Past, part: Span, outcome: Outcome, rule: Rule) {
+        let is_refault = past.evicted().is_some();
+        past.moves(rule);
+        self.add_to_ranges(Count::InTouched, part, outcome.moved);
+        self.add_to_ranges(Count::FromPeers, part, outcome.from_peer);
+        if is_refault {
+            self.add_to_ranges(Count::Refaults, part, outcome.moved);
+        }
+        self.trace_move(part, outcome.moved, false, trace::Cause::Touched, rule);
+    }
+
+    /// Counts `pages` of `span` in the ranges that have them. Which pages they are is known only if
+    /// they are all: otherwise those of the first range count first. From any context.
+    pub(super) fn add_to_ranges(&self, count: Count, span: Span, pages: u64) {
+        let mut left = pages;
+        let mut addr = span.start();
+        while left != 0 && addr <= span.last() {
+            let Some(range) = self.range_at(addr) else {
+                return;
+            };
+            let last = range.span().last().min(span.last());
+            let there = Span::from_bounds(addr, last).map_or(0, Span::pages);
+            range.add(count, there.min(left));
+            left = left.saturating_sub(there);
+            addr = last.saturating_add(1);
+        }
+    }
+
+    /// Records that `pages` of `part` have moved.
+    pub(super) fn trace_move(
+        &self,
+        part: Span,
+        pages: u64,
+        home: bool,
+        cause: trace::Cause,
+        rule: Rule,
+    ) {
+        trace::migrate(&self.stats, || trace::Migration {
+            addr: part.start(),
+            bytes: pages.saturating_mul(PAGE_SIZE),
+            home,
+            cause,
+            rule: rule as u32,
+        });
+    }
+
+    /// Counts pages that came home for a CPU fault. With a spinlock held.
+    pub(super) fn note_came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
+        let addr = fault.addr();
+        let Some(range) = self.range_at(addr) else {
+            return;
+        };
+        range.add(Count::HostFaults, 1);
+        range.add(Count::HostNs, ns);
+        if pages == 0 {
+            return;
+        }
+        range.add(Count::HomeTouched, pages);
+        if let Some(past) = self.pasts.get(addr / LARGE) {
+            if past.note_touched(self.served_so_far(), fault.is_by_device()) {
+                range.add(Count::Thrashing, 1);
+            }
+        }
+        self.trace_move(
+            page_of(addr),
+            pages,
+            true,
+            trace::Cause::Touched,
+            Rule::Home,
+        );
+    }
+
+    /// Counts `pages` of `part`, in one block, that another device took directly: because it has
+    /// `touched` them, or its program has moved them. With a spinlock held.
+    pub(super) fn note_taken(&self, part: Span, pages: u64, touched: bool) {
+        let managed = self.first_range(part);
+        let Some(part) = managed.and_then(|managed| managed.intersection(part)) else {
+            return;
+        };
+        self.add_to_ranges(Count::ToPeers, part, pages);
+        let range = self.range_at(part.start());
+        let past = self.pasts.get(part.start() / LARGE);
+        if let (Some(range), Some(past)) = (range, past) {
+            if past.note_touched(self.served_so_far(), touched) {
+                range.add(Count::Thrashing, 1);
+            }
+        }
+    }
+
+    /// Counts `pages` of `span`, in one block, that were evicted. With a spinlock held.
+    pub(super) fn note_evicted(&self, span: Span, pages: u64) {
+        self.add_to_ranges(Count::HomeEvicted, span, pages);
+        if let Some(past) = self.pasts.find(span.start() / LARGE) {
+            past.note_evicted(self.served_so_far());
+        }
+        self.trace_move(span, pages, true, trace::Cause::Evicted, Rule::Evicted);
     }
 }

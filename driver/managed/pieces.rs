@@ -20,7 +20,7 @@ pub(super) fn is_one(
     writable: &mut Pages,
     target: Option<usize>,
 ) -> bool {
-    let Some(first) = held.pfn(0) else {
+    let Some(first) = held.pfn(0).filter(|_| held.pages() == Pages::ALL) else {
         return false;
     };
     // On the bus the pages are aligned wherever they are. In VRAM they may be neighbours that do
@@ -56,7 +56,10 @@ pub(super) struct Piece {
 /// Maps `pieces` on the bus, unless they are in VRAM. Returns the first page that could not be
 /// mapped, behind which nothing is, and why.
 #[allow(unsafe_code, reason = "the pages are held here, and nowhere else")]
-pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error)> {
+pub(super) fn map(
+    pieces: impl Iterator<Item = Piece>,
+    block: &Block,
+) -> Result<(), (usize, Error)> {
     let mut rest = pieces.filter(|piece| piece.private.is_none());
     let Some(first) = rest.next() else {
         return Ok(());
@@ -98,7 +101,6 @@ fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (u
 }
 
 /// All pieces of a block.
-#[derive(Clone)]
 pub(super) struct Pieces<'a> {
     managed: &'a Managed,
     held: &'a Held<'a>,

@@ -101,6 +101,18 @@ pub(crate) struct Refusal {
     pub(crate) retries: u64,
 }
 
+impl Refusal {
+    /// A refusal for `reason`, a `PINMAP_FAULT_` value, of which nothing else is known.
+    pub(crate) fn new(reason: u32, errno: Error) -> Self {
+        Self {
+            reason,
+            errno,
+            area: None,
+            retries: 0,
+        }
+    }
+}
+
 /// Serves faults of a context's queues.
 pub(super) enum Paging {
     /// The context manages no memory.

@@ -120,17 +120,11 @@ impl Queue {
 
     /// Everything that is needed to serve a fault.
     fn server(&self) -> Result<Server<'_>, Refusal> {
-        let refuse = |reason, errno| Refusal {
-            reason,
-            errno,
-            area: None,
-            retries: 0,
-        };
         let vm = self.vm();
         let pager = vm.pager();
-        let pager = pager.ok_or(refuse(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?;
-        let using =
-            Using::new(vm.account().mm()).ok_or(refuse(uapi::PINMAP_FAULT_EXITED, ESRCH))?;
+        let pager = pager.ok_or(Refusal::new(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?;
+        let using = Using::new(vm.account().mm());
+        let using = using.ok_or(Refusal::new(uapi::PINMAP_FAULT_EXITED, ESRCH))?;
         vm.serving.fetch_add(1, Relaxed);
         Ok(Server {
             vm,
@@ -175,12 +169,7 @@ impl WorkItem for Queue {
             Err(errno) => {
                 let fault = state.fault.take();
                 drop(state);
-                let refusal = Refusal {
-                    reason: uapi::PINMAP_FAULT_MEMORY,
-                    errno,
-                    area: None,
-                    retries: 0,
-                };
+                let refusal = Refusal::new(uapi::PINMAP_FAULT_MEMORY, errno);
                 if let Some(fault) = fault {
                     this.gpu().after_service(&this, &fault, Err(refusal));
                 }
