@@ -10,7 +10,7 @@ use super::span::Span;
 /// Binary logarithm of the bytes that a lowest table covers: 2 MiB.
 const LEAF_SHIFT: u32 = 21;
 /// Binary logarithm of the bytes that the table above it covers, a *region*: 1 GiB.
-pub const REGION_SHIFT: u32 = 30;
+const REGION_SHIFT: u32 = 30;
 /// Binary logarithm of the number of entries of a table.
 const ENTRIES_SHIFT: u32 = 9;
 /// Tables above the lowest one, with five levels, without the root, which is always there.
@@ -21,7 +21,7 @@ pub type Region = [u64; 8];
 
 /// One end of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+struct End {
     address: u64,
     /// Whether the lowest table stays too, and not only those above it.
     leaf: bool,
@@ -29,7 +29,7 @@ pub struct End {
 
 impl End {
     /// Returns the number of the region of this end.
-    pub const fn region(self) -> u64 {
+    const fn region(self) -> u64 {
         self.address >> REGION_SHIFT
     }
 
@@ -40,7 +40,7 @@ impl End {
 
     /// Returns the number of tables that this end adds. `tables` are those of its region; if it has
     /// none, the nearest regions that have some are `below` and `above`.
-    pub fn cost(self, tables: Option<&Region>, below: Option<u64>, above: Option<u64>) -> u64 {
+    fn cost(self, tables: Option<&Region>, below: Option<u64>, above: Option<u64>) -> u64 {
         let (word, bit) = self.bit();
         let leaf = self.leaf && tables.is_none_or(|it| it.get(word).is_none_or(|it| it & bit == 0));
         let upper = if tables.is_some() {
@@ -55,7 +55,7 @@ impl End {
     }
 
     /// Records the tables of this end in its region.
-    pub fn note(self, tables: &mut Region) {
+    fn note(self, tables: &mut Region) {
         let (word, bit) = self.bit();
         if let Some(tables) = tables.get_mut(word).filter(|_| self.leaf) {
             *tables |= bit;
@@ -77,12 +77,12 @@ fn block(address: u64) -> Option<Span> {
 
 /// Returns the addresses of the lowest table that `span` leaves, if it leaves just one: a mapping
 /// within them adds no table then.
-pub fn lowest_table(span: Span) -> Option<Span> {
+fn lowest_table(span: Span) -> Option<Span> {
     block(span.start()).filter(|block| block.covers(span) && *block != span)
 }
 
 /// Returns the ends of `span`. The second is `None` if both are in the same lowest table.
-pub fn ends(span: Span) -> (End, Option<End>) {
+fn ends(span: Span) -> (End, Option<End>) {
     let end = |address| End {
         address,
         leaf: block(address).is_none_or(|block| !span.covers(block)),
@@ -92,11 +92,130 @@ pub fn ends(span: Span) -> (End, Option<End>) {
     (end(first), other)
 }
 
+/// Storage for the regions that have tables, by their numbers.
+pub trait Regions {
+    /// Why there is no room.
+    type Error;
+    /// Returns the tables of `region`; if it has none, the nearest regions below and above it that
+    /// have some.
+    fn near(&self, region: u64) -> (Option<&Region>, Option<u64>, Option<u64>);
+    /// Returns the tables of `region`, also if it has none yet.
+    fn entry(&mut self, region: u64) -> Result<&mut Region, Self::Error>;
+}
+
+/// The tables that a page table keeps.
+#[derive(Debug)]
+pub struct Tables<R> {
+    regions: R,
+    count: u64,
+    /// Addresses of a lowest table that was counted: a mapping within costs nothing.
+    counted: Option<Span>,
+}
+
+/// The tables that are kept because of a mapping, and were not before.
+#[derive(Clone, Copy, Debug)]
+pub struct More {
+    span: Span,
+    first: (End, u64),
+    other: Option<(End, u64)>,
+}
+
+impl More {
+    /// Returns how many there are.
+    pub fn count(&self) -> u64 {
+        let far = self.other.map_or(0, |(_, cost)| cost);
+        self.first.1.saturating_add(far)
+    }
+}
+
+impl<R: Regions> Tables<R> {
+    /// Counts for an empty page table: `regions` has none.
+    pub const fn new(regions: R) -> Self {
+        Self {
+            regions,
+            count: 0,
+            counted: None,
+        }
+    }
+
+    /// Returns the number of tables.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns whether a mapping at `span` costs nothing, as far as is known without a search.
+    pub fn has(&self, span: Span) -> bool {
+        self.counted.is_some_and(|counted| counted.covers(span))
+    }
+
+    /// Returns how many new tables stay because of `end`, if something in region `also` is mapped
+    /// too.
+    fn cost(&self, end: End, also: Option<u64>) -> u64 {
+        let (tables, below, above) = self.regions.near(end.region());
+        end.cost(tables, below.max(also), above)
+    }
+
+    /// Returns what a mapping at `span` adds.
+    pub fn more(&self, span: Span) -> More {
+        let (first, other) = ends(span);
+        let also = Some(first.region());
+        More {
+            span,
+            first: (first, self.cost(first, None)),
+            other: other.map(|end| (end, self.cost(end, also))),
+        }
+    }
+
+    /// Counts what a mapping adds.
+    pub fn add(&mut self, more: More) -> Result<(), R::Error> {
+        self.add_end(more.first)?;
+        match more.other {
+            Some(other) => self.add_end(other)?,
+            None => self.counted = lowest_table(more.span),
+        }
+        Ok(())
+    }
+
+    /// Counts what was mapped at `span` unforeseen, also if there is no room.
+    pub fn note(&mut self, span: Span) {
+        let (first, other) = ends(span);
+        for end in [Some(first), other].into_iter().flatten() {
+            let cost = self.cost(end, None);
+            if self.add_end((end, cost)).is_err() {
+                self.count = self.count.saturating_add(cost);
+            }
+        }
+    }
+
+    fn add_end(&mut self, (end, cost): (End, u64)) -> Result<(), R::Error> {
+        if cost != 0 {
+            end.note(self.regions.entry(end.region())?);
+            self.count = self.count.saturating_add(cost);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
+    use std::convert::Infallible;
+
+    impl Regions for BTreeMap<u64, Region> {
+        type Error = Infallible;
+
+        fn near(&self, region: u64) -> (Option<&Region>, Option<u64>, Option<u64>) {
+            let below = self.range(..region).next_back().map(|(&it, _)| it);
+            let above = self.range(region..).next().map(|(&it, _)| it);
+            (self.get(&region), below, above)
+        }
+
+        fn entry(&mut self, region: u64) -> Result<&mut Region, Infallible> {
+            Ok(BTreeMap::entry(self, region).or_default())
+        }
+    }
 
     const BLOCK: u64 = 1 << LEAF_SHIFT;
     const REGION: u64 = 1 << REGION_SHIFT;
@@ -144,20 +263,17 @@ mod tests {
         /// The counts equal those of a set of all tables that were ever at an end.
         #[test]
         fn all_are_counted_once(
-            spans in proptest::collection::vec((0u64..64, regions(), 1u64..2000), 1..40)
+            spans in proptest::collection::vec(
+                (0u64..64, regions(), 1u64..2000, any::<bool>()),
+                1..40,
+            )
         ) {
-            let mut regions: BTreeMap<u64, Region> = BTreeMap::new();
+            let mut tables = Tables::new(BTreeMap::new());
             let mut sets = vec![BTreeSet::new(); 4];
-            let mut counted = 0;
-            for (page, region, pages) in spans {
+            for (page, region, pages, is_foreseen) in spans {
                 let span = Span::new(region * REGION + page * 0x10_1000, pages * 0x1000).unwrap();
                 let (first, other) = ends(span);
                 for end in [Some(first), other].into_iter().flatten() {
-                    let name = end.region();
-                    let below = regions.range(..name).next_back().map(|(&it, _)| it);
-                    let above = regions.range(name..).next().map(|(&it, _)| it);
-                    counted += end.cost(regions.get(&name), below, above);
-                    end.note(regions.entry(name).or_default());
                     if end.leaf {
                         sets[0].insert(end.address >> LEAF_SHIFT);
                     }
@@ -165,9 +281,17 @@ mod tests {
                         set.insert(end.address >> (LEAF_SHIFT + level * ENTRIES_SHIFT));
                     }
                 }
+                let (more, before) = (tables.more(span), tables.count());
+                prop_assert!(!tables.has(span) || more.count() == 0);
+                if is_foreseen {
+                    tables.add(more).unwrap();
+                } else {
+                    tables.note(span);
+                }
+                prop_assert_eq!(tables.count(), before + more.count());
+                let all: usize = sets.iter().map(BTreeSet::len).sum();
+                prop_assert_eq!(tables.count(), all as u64);
             }
-            let all: usize = sets.iter().map(BTreeSet::len).sum();
-            prop_assert_eq!(counted, all as u64);
         }
 
         #[test]

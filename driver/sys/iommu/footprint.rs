@@ -12,7 +12,7 @@
 
 use crate::{
     logic::{
-        footprint::{self, End, Region},
+        footprint::{Region, Regions, Tables},
         span::Span,
         PAGE_SIZE,
     },
@@ -54,67 +54,63 @@ impl From<AllocError> for NoTables {
     }
 }
 
+/// Regions of a page table.
+struct Tree(RBTree<u64, Region>);
+
+impl Regions for Tree {
+    type Error = Error;
+
+    fn near(&self, region: u64) -> (Option<&Region>, Option<u64>, Option<u64>) {
+        match self.0.cursor_lower_bound(&region) {
+            Some(cursor) => {
+                let (&above, _) = cursor.current();
+                let below = cursor.peek_prev().map(|(&below, _)| below);
+                let tables = (above == region).then(|| self.0.get(&region)).flatten();
+                (tables, below, Some(above))
+            }
+            None => (
+                None,
+                self.0.cursor_back().map(|last| *last.current().0),
+                None,
+            ),
+        }
+    }
+
+    fn entry(&mut self, region: u64) -> Result<&mut Region> {
+        if self.0.get(&region).is_none() {
+            let node = RBTreeNode::new(region, Region::default(), GFP_KERNEL_ACCOUNT)?;
+            self.0.insert(node);
+        }
+        self.0.get_mut(&region).ok_or(EINVAL)
+    }
+}
+
 /// The tables that a page table keeps, and what was paid for them.
 pub(super) struct Footprint {
-    regions: RBTree<u64, Region>,
-    tables: u64,
+    tables: Tables<Tree>,
     paid: u64,
     charges: KVec<Charge>,
-    /// Addresses of a lowest table that was counted: a mapping within costs nothing.
-    counted: Option<Span>,
 }
 
 impl Footprint {
     /// Counts for an empty page table.
     pub(super) fn new() -> Self {
         Self {
-            regions: RBTree::new(),
-            tables: 0,
+            tables: Tables::new(Tree(RBTree::new())),
             paid: 0,
             charges: KVec::new(),
-            counted: None,
         }
-    }
-
-    /// Returns how many new tables stay because of `end`, if something in region `also` is mapped
-    /// too.
-    fn cost(&self, end: End, also: Option<u64>) -> u64 {
-        let region = end.region();
-        let cost = |below, above| end.cost(None, below, above);
-        match self.regions.cursor_lower_bound(&region) {
-            Some(cursor) => {
-                let (&above, tables) = cursor.current();
-                if above == region {
-                    return end.cost(Some(tables), None, None);
-                }
-                let below = cursor.peek_prev().map(|(&below, _)| below);
-                cost(below.max(also), Some(above))
-            }
-            None => {
-                let below = self.regions.cursor_back().map(|last| *last.current().0);
-                cost(below.max(also), None)
-            }
-        }
-    }
-
-    /// Returns how many new tables stay because of each end of a mapping.
-    fn costs(&self, first: End, other: Option<End>) -> (u64, u64) {
-        let also = Some(first.region());
-        let other = other.map_or(0, |end| self.cost(end, also));
-        (self.cost(first, None), other)
     }
 
     /// Returns the pages that have to be paid for if there are `more` tables.
     fn owed(&self, more: u64) -> u64 {
-        let tables = self.tables.saturating_add(more);
+        let tables = self.tables.count().saturating_add(more);
         tables.saturating_sub(FREE).saturating_sub(self.paid)
     }
 
     /// Returns the pages that have to be paid for before something is mapped at `span`.
     pub(super) fn due(&self, span: Span) -> u64 {
-        let (first, other) = footprint::ends(span);
-        let (near, far) = self.costs(first, other);
-        self.owed(near.saturating_add(far))
+        self.owed(self.tables.more(span).count())
     }
 
     /// Charges `payer` for what will be mapped at `span`, and counts it.
@@ -123,20 +119,11 @@ impl Footprint {
         span: Span,
         payer: &Arc<Account>,
     ) -> core::result::Result<(), NoTables> {
-        if self.counted.is_some_and(|counted| counted.covers(span)) {
+        if self.tables.has(span) {
             return Ok(());
         }
-        self.reserve_more(span, payer)
-    }
-
-    fn reserve_more(
-        &mut self,
-        span: Span,
-        payer: &Arc<Account>,
-    ) -> core::result::Result<(), NoTables> {
-        let (first, other) = footprint::ends(span);
-        let (near, far) = self.costs(first, other);
-        let due = self.owed(near.saturating_add(far));
+        let more = self.tables.more(span);
+        let due = self.owed(more.count());
         if due != 0 {
             self.charges.reserve(1, GFP_KERNEL_ACCOUNT)?;
             let charge = Charge::new(payer, due)?;
@@ -144,39 +131,12 @@ impl Footprint {
             let _ = self.charges.push_within_capacity(charge);
             self.paid = self.paid.saturating_add(due);
         }
-        self.add(first, near)?;
-        match other {
-            Some(end) => self.add(end, far)?,
-            None => self.counted = footprint::lowest_table(span),
-        }
-        Ok(())
+        Ok(self.tables.add(more)?)
     }
 
     /// Counts what was mapped at `span` unforeseen. Whoever maps next pays for it.
     pub(super) fn note(&mut self, span: Span) {
-        let (first, other) = footprint::ends(span);
-        for end in [Some(first), other].into_iter().flatten() {
-            let cost = self.cost(end, None);
-            if self.add(end, cost).is_err() {
-                self.tables = self.tables.saturating_add(cost);
-            }
-        }
-    }
-
-    /// Counts an end of a mapping, which costs `cost` tables.
-    fn add(&mut self, end: End, cost: u64) -> Result {
-        if cost == 0 {
-            return Ok(());
-        }
-        if self.regions.get(&end.region()).is_none() {
-            let node = RBTreeNode::new(end.region(), Region::default(), GFP_KERNEL_ACCOUNT)?;
-            self.regions.insert(node);
-        }
-        if let Some(tables) = self.regions.get_mut(&end.region()) {
-            end.note(tables);
-        }
-        self.tables = self.tables.saturating_add(cost);
-        Ok(())
+        self.tables.note(span);
     }
 }
 
