@@ -11,6 +11,12 @@ pub const PAGES: usize = 512;
 
 const WORDS: usize = PAGES / 64;
 
+/// The bit of an entry that says that there is a page: see [`Pages::marked`].
+pub const MARK: u64 = 1 << 63;
+
+/// Entries that are looked at together: if none is marked, none of them is looked at by itself.
+const LOOK: usize = 16;
+
 /// A set of pages of a block.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct Pages([u64; WORDS]);
@@ -56,12 +62,24 @@ impl Pages {
         }
     }
 
-    /// Returns the set of these words, of 64 pages each: the lowest bit is the first page. Words
-    /// that are missing count as empty.
-    pub fn from_words(words: impl Iterator<Item = u64>) -> Self {
+    /// Returns the pages whose `entries`, one of each page, are marked and pass `test`.
+    pub fn marked(entries: &[usize], test: impl Fn(u64) -> bool) -> Self {
+        // The first entry ends up in the lowest bit.
+        let push = |bits: u64, &entry: &usize| {
+            let is_in = test(entry as u64);
+            bits.wrapping_shr(1) | if is_in { entry as u64 & MARK } else { 0 }
+        };
         let mut this = Self::NONE;
-        for (place, word) in this.0.iter_mut().zip(words) {
-            *place = word;
+        for (word, entries) in this.0.iter_mut().zip(entries.chunks_exact(64)) {
+            // Most are empty where a program has few pages.
+            *word = entries.chunks_exact(LOOK).fold(0, |bits: u64, some| {
+                let any = some.iter().fold(0, |any, &entry| any | entry as u64);
+                if any & MARK == 0 {
+                    bits.wrapping_shr(LOOK as u32)
+                } else {
+                    some.iter().fold(bits, push)
+                }
+            });
         }
         this
     }
@@ -329,13 +347,6 @@ mod tests {
     }
 
     #[test]
-    fn words() {
-        let pages = Pages::from_words([1, 1 << 63].into_iter());
-        assert_eq!(pages.iter().collect::<Vec<_>>(), [0, 127]);
-        assert_eq!(Pages::from_words([u64::MAX; 9].into_iter()), Pages::ALL);
-    }
-
-    #[test]
     fn parts() {
         assert_eq!(Pages::parts(0), Pages::NONE);
         assert_eq!(Pages::parts(u32::MAX), Pages::ALL);
@@ -384,6 +395,24 @@ mod tests {
             let pages = Pages::range(first, last);
             for page in 0..PAGES {
                 prop_assert_eq!(pages.has(page), first <= page && page <= last);
+            }
+        }
+
+        #[test]
+        fn marked_entries_are_found(
+            marks in prop::collection::vec((0usize..PAGES, any::<bool>()), 0..40),
+            is_huge: bool,
+        ) {
+            let mut entries = vec![if is_huge { MARK as usize } else { 1 }; PAGES];
+            for &(page, mark) in &marks {
+                entries[page] = page | if mark { MARK as usize } else { 0 };
+            }
+            let all = Pages::marked(&entries, |_| true);
+            let odd = Pages::marked(&entries, |entry| entry & 1 != 0);
+            for (page, &entry) in entries.iter().enumerate() {
+                let is_marked = entry as u64 & MARK != 0;
+                prop_assert_eq!(all.has(page), is_marked);
+                prop_assert_eq!(odd.has(page), is_marked && entry & 1 != 0);
             }
         }
 

@@ -11,7 +11,7 @@
 use super::{device_private::Token, migrate::Areas, mirror::Current};
 use crate::{
     logic::{
-        block::{Pages, PAGES},
+        block::{Pages, MARK, PAGES},
         span::Span,
         PAGE_SIZE,
     },
@@ -20,8 +20,8 @@ use crate::{
 use core::ops::Range;
 use kernel::{error::to_result, mm::Mm, prelude::*};
 
-/// Bits of an entry, as `sys/mm/hmm.c` checks them.
-const VALID: u64 = 1 << 63;
+/// Bits of an entry, as `sys/mm/hmm.c` checks them. One with an error is not valid.
+const VALID: u64 = MARK;
 const WRITE: u64 = 1 << 62;
 const ERROR: u64 = 1 << 61;
 const PFN: u64 = (1 << 53) - 1;
@@ -31,29 +31,6 @@ const ORDER: u32 = 53;
 const ORDERS: u64 = 0x1f;
 /// The order of a mapping of 2 MiB.
 const HUGE: u64 = PAGES.trailing_zeros() as u64;
-
-/// Leaves that are looked at together: if none has a page, none of them is looked at by itself.
-const LOOK: usize = 16;
-
-/// Whether none of `LOOK` leaves has a page.
-fn have_none(some: &[usize]) -> bool {
-    let some = <&[usize; LOOK]>::try_from(some);
-    let any = some.map_or(0, |some| {
-        some.iter().fold(0, |any, &leaf| any | leaf as u64)
-    });
-    has_page(any) == 0
-}
-
-/// Moves what `test` says of each of `some` into `bits` from above.
-fn push_each(bits: u64, some: &[usize], test: &impl Fn(u64) -> u64) -> u64 {
-    let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
-    some.iter().fold(bits, push)
-}
-
-/// Returns the bit `VALID` of a leaf that has a page, otherwise 0. A leaf with an error has none.
-fn has_page(leaf: u64) -> u64 {
-    leaf & VALID
-}
 
 /// The entry of a page table for one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,23 +109,7 @@ impl Snapshot {
     /// its page frames contiguous and aligned.
     pub(crate) fn is_one(&self) -> bool {
         let first = self.0.first().map_or(0, |&leaf| leaf as u64);
-        has_page(first) != 0 && first.wrapping_shr(ORDER) & ORDERS >= HUGE
-    }
-
-    /// Returns the pages of the block whose leaves pass `test`, which returns the bit `VALID` or 0.
-    fn pages(&self, test: impl Fn(u64) -> u64) -> Pages {
-        let words = self.0.chunks_exact(u64::BITS as usize);
-        Pages::from_words(words.map(|leaves| {
-            // Most are empty where a program has few pages. The first leaf ends up in the lowest
-            // bit.
-            leaves.chunks_exact(LOOK).fold(0, |bits: u64, some| {
-                if have_none(some) {
-                    bits.wrapping_shr(LOOK as u32)
-                } else {
-                    push_each(bits, some, &test)
-                }
-            })
-        }))
+        first & VALID != 0 && first.wrapping_shr(ORDER) & ORDERS >= HUGE
     }
 
     /// Returns the pages of the block that the page table has.
@@ -156,7 +117,7 @@ impl Snapshot {
         if self.is_one() {
             return Pages::ALL;
         }
-        self.pages(has_page)
+        Pages::marked(&self.0, |_| true)
     }
 
     /// Returns the pages of the block that the page table has and whose page frames are among
@@ -168,13 +129,7 @@ impl Snapshot {
             let is_in = self.pfn(0).is_some_and(is_among);
             return if is_in { Pages::ALL } else { Pages::NONE };
         }
-        self.pages(|leaf| {
-            if is_among(leaf & PFN) {
-                has_page(leaf)
-            } else {
-                0
-            }
-        })
+        Pages::marked(&self.0, |leaf| is_among(leaf & PFN))
     }
 
     /// Takes references to those of `pages` that the page table has. `current` says that it has
