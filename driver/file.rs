@@ -28,6 +28,9 @@ static OPERATIONS: Operations<Context> = Operations::new();
 impl Files for Context {
     type Device = Device;
 
+    const ATTRIBUTES: &'static [&'static [Attribute<Device>]] =
+        &[show::ATTRIBUTES, show::ATTRIBUTES_OF_PAGED];
+
     fn operations() -> &'static Operations<Self> {
         &OPERATIONS
     }
@@ -78,14 +81,6 @@ impl Files for Context {
 
     fn show(&self, out: &SeqFile) {
         show::fdinfo(self, out);
-    }
-
-    fn attribute(device: &Device, which: Attribute) -> Result<u64> {
-        show::attribute(device, which)
-    }
-
-    fn set_attribute(device: &Device, which: Attribute, value: u32) -> Result {
-        show::set_attribute(device, which, value)
     }
 }
 

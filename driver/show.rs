@@ -10,8 +10,8 @@ use crate::{
     stats::Stat,
     sys::{
         fs::{
-            attributes::Attribute,
-            debugfs::{Show, BUFFERS, MANAGED, RANGES},
+            attributes::{Attribute, Get},
+            debugfs::{File, Show},
         },
         task,
     },
@@ -63,135 +63,177 @@ pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
     }
 }
 
-/// The value of an attribute of `device`. `EOPNOTSUPP`: the device does not have it.
-pub(crate) fn attribute(device: &Device, which: Attribute) -> Result<u64> {
-    match which {
-        Attribute::Kind => Ok(device.backend().kind().into()),
-        Attribute::Contexts => Ok(device.own_totals().of(Stat::Contexts).number),
-        Attribute::Pinned => Ok(device.totals().of(Stat::Pinned).bytes),
-        Attribute::Mapped => Ok(device.totals().of(Stat::Mapped).bytes),
-        which => of_paged(device, which),
+/// A number that can only be read.
+const fn number(name: &'static CStr, get: fn(&Device) -> Result<u64>) -> Attribute<Device> {
+    Attribute {
+        name,
+        get: Get::Number(get),
+        set: None,
     }
 }
 
-/// The value of an attribute that only paged devices have.
+/// A number that can be set.
 #[cfg(not(pinmap_flat))]
-fn of_paged(device: &Device, which: Attribute) -> Result<u64> {
-    let (gpu, totals) = (device.gpu()?, device.own_totals());
-    Ok(match which {
-        Attribute::Managed => device.totals().of(Stat::Managed).bytes,
-        Attribute::Queues => gpu.queues().into(),
-        Attribute::Vram => gpu.limits().vram,
-        Attribute::VramFree => gpu.vram_free(),
-        Attribute::FaultsServed => totals.faults_served(),
-        Attribute::FaultsFailed => totals.faults_failed(),
-        Attribute::FaultFailedAt => totals.fault_failed_at(),
-        Attribute::FaultLimit => gpu.fault_limit().into(),
-        Attribute::FaultHoldOff => gpu.hold_off_ms().into(),
-        Attribute::HeldOff => gpu.times_held_off(),
-        _ => return Err(EINVAL),
-    })
-}
-
-#[cfg(pinmap_flat)]
-fn of_paged(_device: &Device, _which: Attribute) -> Result<u64> {
-    Err(EOPNOTSUPP)
-}
-
-/// Sets an attribute of `device`.
-#[cfg_attr(pinmap_flat, expect(unused_variables))]
-pub(crate) fn set_attribute(device: &Device, which: Attribute, value: u32) -> Result {
-    #[cfg(not(pinmap_flat))]
-    match which {
-        Attribute::FaultLimit => {
-            device.gpu()?.set_fault_limit(value);
-            return Ok(());
-        }
-        Attribute::FaultHoldOff => {
-            device.gpu()?.set_hold_off_ms(value);
-            return Ok(());
-        }
-        _ => {}
+const fn setting(
+    name: &'static CStr,
+    get: fn(&Device) -> Result<u64>,
+    set: fn(&Device, u32) -> Result,
+) -> Attribute<Device> {
+    Attribute {
+        name,
+        get: Get::Number(get),
+        set: Some(set),
     }
-    Err(EPERM)
 }
 
-impl Show<BUFFERS> for Device {
-    /// Prints a line for each buffer that has a handle. Buffers that come or go meanwhile may be
-    /// missing: nothing is locked from one line to the next.
-    fn show(&self, out: &SeqFile) {
-        seq_print!(
-            out,
-            "# device context pid handle kind access state address length runs huge mapped-at\n"
-        );
-        let mut context_from = 0;
-        while let Some(context) = self.context_from(context_from) {
-            context_from = context.id().saturating_add(1);
-            let mut handle_from = 0;
-            while let Some((handle, buffer)) = context.find_from(handle_from) {
-                handle_from = handle.saturating_add(1);
+/// The attributes of a device.
+pub(crate) const ATTRIBUTES: &[Attribute<Device>] = &[
+    Attribute {
+        name: c"kind",
+        get: Get::Word(|device| {
+            Ok(match device.backend().kind() {
+                uapi::PINMAP_KIND_PAGED => c"paged",
+                _ => c"flat",
+            })
+        }),
+        set: None,
+    },
+    // Open files.
+    number(c"contexts", |it| {
+        Ok(it.own_totals().of(Stat::Contexts).number)
+    }),
+    // Bytes of memory that is pinned, and that devices can reach.
+    number(c"pinned", |it| Ok(it.totals().of(Stat::Pinned).bytes)),
+    number(c"mapped", |it| Ok(it.totals().of(Stat::Mapped).bytes)),
+];
+
+/// The attributes that only a paged device has: on others they fail with `EOPNOTSUPP`.
+#[cfg(not(pinmap_flat))]
+pub(crate) const ATTRIBUTES_OF_PAGED: &[Attribute<Device>] = &[
+    // Bytes.
+    number(c"managed", |it| {
+        it.gpu().map(|_| it.totals().of(Stat::Managed).bytes)
+    }),
+    number(c"queues", |it| Ok(it.gpu()?.queues().into())),
+    // Bytes: all, and free.
+    number(c"vram", |it| Ok(it.gpu()?.limits().vram)),
+    number(c"vram_free", |it| Ok(it.gpu()?.vram_free())),
+    number(c"faults_served", |it| {
+        it.gpu().map(|_| it.own_totals().faults_served())
+    }),
+    number(c"faults_failed", |it| {
+        it.gpu().map(|_| it.own_totals().faults_failed())
+    }),
+    // When a fault stopped a queue last, in seconds since 1970; 0: never.
+    number(c"fault_failed_at", |it| {
+        it.gpu().map(|_| it.own_totals().fault_failed_at())
+    }),
+    // How many faults a context may have before it is held off, and for how long.
+    setting(
+        c"fault_limit",
+        |it| Ok(it.gpu()?.fault_limit().into()),
+        |it, value| it.gpu().map(|gpu| gpu.set_fault_limit(value)),
+    ),
+    setting(
+        c"fault_hold_off_ms",
+        |it| Ok(it.gpu()?.hold_off_ms().into()),
+        |it, value| it.gpu().map(|gpu| gpu.set_hold_off_ms(value)),
+    ),
+    // How often a context was held off.
+    number(c"held_off", |it| Ok(it.gpu()?.times_held_off())),
+];
+#[cfg(pinmap_flat)]
+pub(crate) const ATTRIBUTES_OF_PAGED: &[Attribute<Device>] = &[];
+
+impl Show for Device {
+    const FILES: &'static [File<Self>] = &[
+        File {
+            name: c"buffers",
+            show: buffers,
+        },
+        File {
+            name: c"managed",
+            show: managed,
+        },
+        File {
+            name: c"ranges",
+            show: ranges,
+        },
+    ];
+}
+
+/// Prints a line for each buffer that has a handle. Buffers that come or go meanwhile may be
+/// missing: nothing is locked from one line to the next.
+fn buffers(device: &Device, out: &SeqFile) {
+    seq_print!(
+        out,
+        "# device context pid handle kind access state address length runs huge mapped-at\n"
+    );
+    let mut context_from = 0;
+    while let Some(context) = device.context_from(context_from) {
+        context_from = context.id().saturating_add(1);
+        let mut handle_from = 0;
+        while let Some((handle, buffer)) = context.find_from(handle_from) {
+            handle_from = handle.saturating_add(1);
+            task::cond_resched();
+            if task::fatal_signal_pending() {
+                return;
+            }
+            line(out, &context, handle, &buffer);
+        }
+    }
+}
+
+/// Prints a line for each run of managed memory that is somewhere: where it is, who can reach
+/// it, and why it is there. Memory may move meanwhile.
+#[cfg_attr(not(pinmap_mirror), expect(unused_variables))]
+fn managed(device: &Device, out: &SeqFile) {
+    seq_print!(
+        out,
+        "# device context pid start length place access advice rule\n"
+    );
+    #[cfg(pinmap_mirror)]
+    {
+        let mut from = 0;
+        while let Some(context) = device.context_from(from) {
+            from = context.id().saturating_add(1);
+            let Some(managing) = context.managing_now() else {
+                continue;
+            };
+            let Some(mm) = managing.mm().mmget_not_zero() else {
+                continue;
+            };
+            // A fatal signal ends it.
+            let _ = managing.each_run(&mm, |run| {
+                run_line(out, &context, run);
+                Ok(())
+            });
+        }
+    }
+}
+
+/// Prints a line for each managed range: what happened to it, and the last fault that was not
+/// served.
+#[cfg_attr(not(pinmap_mirror), expect(unused_variables))]
+fn ranges(device: &Device, out: &SeqFile) {
+    seq_print!(
+        out,
+        "# device context pid handle kind start length faults in home evicted refused \
+         last-addr last-access last-reason\n"
+    );
+    #[cfg(pinmap_mirror)]
+    {
+        let mut from = 0;
+        while let Some(context) = device.context_from(from) {
+            from = context.id().saturating_add(1);
+            let mut handle = 0;
+            while let Some((found, range)) = context.range_from(handle) {
+                handle = found.saturating_add(1);
                 task::cond_resched();
                 if task::fatal_signal_pending() {
                     return;
                 }
-                line(out, &context, handle, &buffer);
-            }
-        }
-    }
-}
-
-impl Show<MANAGED> for Device {
-    /// Prints a line for each run of managed memory that is somewhere: where it is, who can reach
-    /// it, and why it is there. Memory may move meanwhile.
-    fn show(&self, out: &SeqFile) {
-        seq_print!(
-            out,
-            "# device context pid start length place access advice rule\n"
-        );
-        #[cfg(pinmap_mirror)]
-        {
-            let mut from = 0;
-            while let Some(context) = self.context_from(from) {
-                from = context.id().saturating_add(1);
-                let Some(managing) = context.managing_now() else {
-                    continue;
-                };
-                let Some(mm) = managing.mm().mmget_not_zero() else {
-                    continue;
-                };
-                // A fatal signal ends it.
-                let _ = managing.each_run(&mm, |run| {
-                    run_line(out, &context, run);
-                    Ok(())
-                });
-            }
-        }
-    }
-}
-
-impl Show<RANGES> for Device {
-    /// Prints a line for each managed range: what happened to it, and the last fault that was not
-    /// served.
-    fn show(&self, out: &SeqFile) {
-        seq_print!(
-            out,
-            "# device context pid handle kind start length faults in home evicted refused \
-             last-addr last-access last-reason\n"
-        );
-        #[cfg(pinmap_mirror)]
-        {
-            let mut from = 0;
-            while let Some(context) = self.context_from(from) {
-                from = context.id().saturating_add(1);
-                let mut handle = 0;
-                while let Some((found, range)) = context.range_from(handle) {
-                    handle = found.saturating_add(1);
-                    task::cond_resched();
-                    if task::fatal_signal_pending() {
-                        return;
-                    }
-                    range_line(out, &context, found, &range);
-                }
+                range_line(out, &context, found, &range);
             }
         }
     }

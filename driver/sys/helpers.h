@@ -30,24 +30,10 @@ unsigned long pinmap_memlock_limit(void);
 struct user_struct *pinmap_get_current_user(void);
 
 /* attributes.rs */
-enum {
-	PINMAP_ATTR_KIND = 0,
-	PINMAP_ATTR_CONTEXTS = 1,
-	PINMAP_ATTR_PINNED = 2,
-	PINMAP_ATTR_MAPPED = 3,
-	PINMAP_ATTR_MANAGED = 4,
-	PINMAP_ATTR_QUEUES = 5,
-	PINMAP_ATTR_VRAM = 6,
-	PINMAP_ATTR_VRAM_FREE = 7,
-	PINMAP_ATTR_FAULTS_SERVED = 8,
-	PINMAP_ATTR_FAULTS_FAILED = 9,
-	PINMAP_ATTR_FAULT_FAILED_AT = 10,
-	PINMAP_ATTR_FAULT_LIMIT = 11,
-	PINMAP_ATTR_FAULT_HOLD_OFF = 12,
-	PINMAP_ATTR_HELD_OFF = 13,
-};
+enum { PINMAP_ATTRIBUTES = 16 };
+void pinmap_attribute(u32 which, const char *name, bool writable);
 const struct attribute_group **pinmap_attributes(
-	int (*get)(struct miscdevice *misc, u32 which, u64 *value),
+	int (*get)(struct miscdevice *misc, u32 which, u64 *number, const char **word),
 	int (*set)(struct miscdevice *misc, u32 which, u32 value));
 
 /* cache.rs */
@@ -66,7 +52,7 @@ unsigned long pinmap_ns_to_jiffies(u64 ns);
 void pinmap_debug_begin(void);
 void pinmap_debug_end(void);
 struct dentry *pinmap_debug_directory(const char *name);
-void pinmap_debug_file(struct dentry *directory, const char *name, void *data,
+void pinmap_debug_file(struct dentry *directory, const char *name, void *data, const void *aux,
 		       const struct file_operations *operations);
 
 /* cgroup.rs */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Attributes of a node's device in sysfs (`/sys/class/misc/pinmapN/NAME`): a number each.
+//! Attributes of a node's device in sysfs (`/sys/class/misc/pinmapN/NAME`): numbers and words.
 //!
 //! C header: [`include/linux/device.h`](srctree/include/linux/device.h).
 
@@ -7,58 +7,32 @@ use super::miscdevice::{Files, Node};
 use crate::sys::helpers;
 use kernel::{bindings, error::from_result, ffi, prelude::*};
 
-/// An attribute. `sys/fs/attributes.c` has the names.
-#[derive(Clone, Copy)]
-pub(crate) enum Attribute {
-    /// A `PINMAP_KIND_` value, shown as a word.
-    Kind,
-    /// Open files.
-    Contexts,
-    /// Bytes of memory that is pinned, that devices can reach, and that is managed.
-    Pinned,
-    Mapped,
-    Managed,
-    /// Queues that there are.
-    Queues,
-    /// Bytes of VRAM: all, and free.
-    Vram,
-    VramFree,
-    FaultsServed,
-    FaultsFailed,
-    /// When a fault stopped a queue last, in seconds since 1970; 0: never.
-    FaultFailedAt,
-    /// How many faults a context may have before it is held off; can be set.
-    FaultLimit,
-    /// How long a context is held off, in milliseconds; can be set.
-    FaultHoldOff,
-    /// How often a context was held off.
-    HeldOff,
+/// An attribute of `T`.
+pub(crate) struct Attribute<T: 'static> {
+    pub(crate) name: &'static CStr,
+    pub(crate) get: Get<T>,
+    /// Sets the value, if that is possible.
+    pub(crate) set: Option<fn(&T, u32) -> Result>,
 }
 
-impl Attribute {
-    fn of(number: u32) -> Result<Self> {
-        Ok(match number {
-            helpers::PINMAP_ATTR_KIND => Self::Kind,
-            helpers::PINMAP_ATTR_CONTEXTS => Self::Contexts,
-            helpers::PINMAP_ATTR_PINNED => Self::Pinned,
-            helpers::PINMAP_ATTR_MAPPED => Self::Mapped,
-            helpers::PINMAP_ATTR_MANAGED => Self::Managed,
-            helpers::PINMAP_ATTR_QUEUES => Self::Queues,
-            helpers::PINMAP_ATTR_VRAM => Self::Vram,
-            helpers::PINMAP_ATTR_VRAM_FREE => Self::VramFree,
-            helpers::PINMAP_ATTR_FAULTS_SERVED => Self::FaultsServed,
-            helpers::PINMAP_ATTR_FAULTS_FAILED => Self::FaultsFailed,
-            helpers::PINMAP_ATTR_FAULT_FAILED_AT => Self::FaultFailedAt,
-            helpers::PINMAP_ATTR_FAULT_LIMIT => Self::FaultLimit,
-            helpers::PINMAP_ATTR_FAULT_HOLD_OFF => Self::FaultHoldOff,
-            helpers::PINMAP_ATTR_HELD_OFF => Self::HeldOff,
-            _ => return Err(EINVAL),
-        })
-    }
+/// Tells the value of an attribute. An error: the device does not have it.
+pub(crate) enum Get<T: 'static> {
+    Number(fn(&T) -> Result<u64>),
+    Word(fn(&T) -> Result<&'static CStr>),
+}
+
+/// The attributes of nodes.
+fn all<T: Files>() -> impl Iterator<Item = &'static Attribute<T::Device>> {
+    T::ATTRIBUTES.iter().copied().flatten()
 }
 
 /// The attributes, for a misc device that is a [`Node<T>`]. All nodes must have the same `T`.
 pub(super) fn groups<T: Files>() -> *mut *const bindings::attribute_group {
+    for (which, attribute) in (0..).zip(all::<T>()) {
+        let name = attribute.name.as_char_ptr();
+        // SAFETY: The name is static.
+        unsafe { helpers::pinmap_attribute(which, name, attribute.set.is_some()) };
+    }
     // SAFETY: The functions are what the call expects, for nodes of `T`.
     unsafe { helpers::pinmap_attributes(Some(get::<T>), Some(set::<T>)) }
 }
@@ -69,14 +43,19 @@ pub(super) fn groups<T: Files>() -> *mut *const bindings::attribute_group {
 unsafe extern "C" fn get<T: Files>(
     misc: *mut bindings::miscdevice,
     which: u32,
-    value: *mut u64,
+    number: *mut u64,
+    word: *mut *const ffi::c_char,
 ) -> ffi::c_int {
     from_result(|| {
         // SAFETY: By the requirements.
         let device = unsafe { Node::<T>::device_of(misc) };
-        let found = T::attribute(device, Attribute::of(which)?)?;
-        // SAFETY: The caller has a place for the value.
-        unsafe { *value = found };
+        let attribute = all::<T>().nth(which as usize).ok_or(EINVAL)?;
+        match attribute.get {
+            // SAFETY: The caller has a place for a number.
+            Get::Number(get) => unsafe { *number = get(device)? },
+            // SAFETY: The caller has a place for a word.
+            Get::Word(get) => unsafe { *word = get(device)?.as_char_ptr() },
+        }
         Ok(0)
     })
 }
@@ -92,7 +71,8 @@ unsafe extern "C" fn set<T: Files>(
     from_result(|| {
         // SAFETY: By the requirements.
         let device = unsafe { Node::<T>::device_of(misc) };
-        T::set_attribute(device, Attribute::of(which)?, value)?;
+        let attribute = all::<T>().nth(which as usize).ok_or(EINVAL)?;
+        attribute.set.ok_or(EPERM)?(device, value)?;
         Ok(0)
     })
 }

@@ -20,8 +20,8 @@ struct dentry *pinmap_debug_directory(const char *name)
 }
 
 /* Makes a file that root may read. debugfs takes an error pointer for a directory. */
-void pinmap_debug_file(struct dentry *directory, const char *name, void *data,
+void pinmap_debug_file(struct dentry *directory, const char *name, void *data, const void *aux,
 		       const struct file_operations *operations)
 {
-	debugfs_create_file(name, 0400, directory, data, operations);
+	debugfs_create_file_aux(name, 0400, directory, data, aux, operations);
 }

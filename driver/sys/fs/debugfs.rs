@@ -29,23 +29,18 @@ impl Drop for Root {
     }
 }
 
-/// The list of buffers.
-pub(crate) const BUFFERS: usize = 0;
-/// The list of managed memory.
-pub(crate) const MANAGED: usize = 1;
-/// The list of managed ranges.
-pub(crate) const RANGES: usize = 2;
-
-/// Content of the file `FILE`.
-pub(crate) trait Show<const FILE: usize>: Send + Sync + 'static {
-    /// Writes the content. May sleep; can be called several times for one reader.
-    fn show(&self, out: &SeqFile);
+/// A file: its name, and what writes its content, which may sleep, and can be called several times
+/// for one reader.
+pub(crate) struct File<T> {
+    pub(crate) name: &'static CStr,
+    pub(crate) show: fn(&T, &SeqFile),
 }
 
-/// A type with all files of a directory.
-pub(crate) trait ShowAll: Show<BUFFERS> + Show<MANAGED> + Show<RANGES> {}
-
-impl<T: Show<BUFFERS> + Show<MANAGED> + Show<RANGES>> ShowAll for T {}
+/// A type that files show.
+pub(crate) trait Show: Send + Sync + Sized + 'static {
+    /// The files of its directory.
+    const FILES: &'static [File<Self>];
+}
 
 /// A directory with its files. Dropping it waits for running reads, then removes them all. A file
 /// that is still open then holds the module, but cannot be read any more.
@@ -53,17 +48,17 @@ impl<T: Show<BUFFERS> + Show<MANAGED> + Show<RANGES>> ShowAll for T {}
 /// # Invariants
 ///
 /// `directory` is what debugfs returned for the directory. Its files show `what`.
-pub(crate) struct Listing<T: ShowAll> {
+pub(crate) struct Listing<T: Show> {
     directory: *mut bindings::dentry,
     what: Arc<T>,
 }
 
 // SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
-unsafe impl<T: ShowAll> Send for Listing<T> {}
+unsafe impl<T: Show> Send for Listing<T> {}
 // SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
-unsafe impl<T: ShowAll> Sync for Listing<T> {}
+unsafe impl<T: Show> Sync for Listing<T> {}
 
-impl<T: ShowAll> Listing<T> {
+impl<T: Show> Listing<T> {
     /// Makes `directory` in the [`Root`], and in it the files that show `what`. If debugfs fails,
     /// there are none; nothing else depends on them.
     pub(crate) fn new(directory: &CStr, what: Arc<T>) -> Self {
@@ -71,28 +66,19 @@ impl<T: ShowAll> Listing<T> {
         let directory = unsafe { helpers::pinmap_debug_directory(directory.as_char_ptr()) };
         // INVARIANT: debugfs returned `directory` just now. Its files are made for `what`.
         let this = Self { directory, what };
-        this.add(c"buffers", Operations::<T, BUFFERS>::TABLE);
-        this.add(c"managed", Operations::<T, MANAGED>::TABLE);
-        this.add(c"ranges", Operations::<T, RANGES>::TABLE);
-        this
-    }
-
-    fn add(&self, name: &CStr, table: &'static Table) {
-        let data = Arc::as_ptr(&self.what).cast_mut().cast::<ffi::c_void>();
-        // SAFETY: The string is copied. The operations are static, and `data` stays until the file
-        // is removed with the directory, which is ours by the type invariants.
-        unsafe {
-            helpers::pinmap_debug_file(
-                self.directory,
-                name.as_char_ptr(),
-                data,
-                &raw const table.0,
-            );
+        let data = Arc::as_ptr(&this.what).cast_mut().cast();
+        let table = &raw const Operations::<T>::TABLE.0;
+        for file in T::FILES {
+            let (name, aux) = (file.name.as_char_ptr(), core::ptr::from_ref(file).cast());
+            // SAFETY: The string is copied. The operations and `file` are static, and `data` stays
+            // until the file is removed with the directory, which is ours by the type invariants.
+            unsafe { helpers::pinmap_debug_file(this.directory, name, data, aux, table) };
         }
+        this
     }
 }
 
-impl<T: ShowAll> Drop for Listing<T> {
+impl<T: Show> Drop for Listing<T> {
     fn drop(&mut self) {
         // SAFETY: `directory` is ours by the type invariants. The call waits for running reads.
         unsafe { bindings::debugfs_remove(self.directory) };
@@ -104,9 +90,9 @@ struct Table(bindings::file_operations);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
 
-struct Operations<T, const FILE: usize>(PhantomData<T>);
+struct Operations<T>(PhantomData<T>);
 
-impl<T: Show<FILE>, const FILE: usize> Operations<T, FILE> {
+impl<T: Show> Operations<T> {
     /// The operations. Their owner makes each open file hold the module, for a file can be released
     /// after it was removed.
     const TABLE: &'static Table = &Table(bindings::file_operations {
@@ -134,9 +120,13 @@ impl<T: Show<FILE>, const FILE: usize> Operations<T, FILE> {
     /// Called for a read that debugfs has admitted: the file is not removed before this returns.
     unsafe extern "C" fn show(out: *mut bindings::seq_file, _: *mut ffi::c_void) -> ffi::c_int {
         // SAFETY: `Listing::new` put a pointer to a `T` there, which stays until the file is
-        // removed. The reader holds the lock of the seq_file.
-        let (what, out) = unsafe { (&*(*out).private.cast::<T>(), SeqFile::from_raw(out)) };
-        what.show(out);
+        // removed, and one to a `File<T>` beside it. The reader holds the lock of the seq_file.
+        let (what, file, out) = unsafe {
+            let what = &*(*out).private.cast::<T>();
+            let file = &*bindings::debugfs_get_aux((*out).file).cast::<File<T>>();
+            (what, file, SeqFile::from_raw(out))
+        };
+        (file.show)(what, out);
         0
     }
 }

@@ -33,7 +33,10 @@ use kernel::{
 /// The open files of a node.
 pub(crate) trait Files: Send + Sync + Sized + 'static {
     /// The device behind a node.
-    type Device: Send + Sync;
+    type Device: Send + Sync + 'static;
+
+    /// The attributes of a device in sysfs, in lists.
+    const ATTRIBUTES: &'static [&'static [Attribute<Self::Device>]];
 
     /// The file operations: one static, whose address tells these files from others.
     fn operations() -> &'static Operations<Self>;
@@ -62,12 +65,6 @@ pub(crate) trait Files: Send + Sync + Sized + 'static {
 
     /// Writes the lines of `/proc/PID/fdinfo`.
     fn show(&self, out: &SeqFile);
-
-    /// The value of an attribute of `device`. An error: the device does not have it.
-    fn attribute(device: &Self::Device, which: Attribute) -> Result<u64>;
-
-    /// Sets an attribute of `device`.
-    fn set_attribute(device: &Self::Device, which: Attribute, value: u32) -> Result;
 }
 
 /// `EPOLLIN | EPOLLRDNORM`.
