@@ -19,6 +19,11 @@ pub mod bitmap;
 )]
 pub mod block;
 pub mod burst;
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
+pub mod changes;
 pub mod contiguity;
 #[allow(
     dead_code,

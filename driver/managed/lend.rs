@@ -13,10 +13,13 @@ use super::{
     Managed, Managing,
 };
 use crate::{
-    logic::block::{Pages, PAGES},
+    logic::{
+        block::{Pages, PAGES},
+        changes::{Moment, GRANULE_PAGES},
+    },
     sys::mm::{
         hmm::{Held, Snapshot},
-        mirror::{Changes, Moment, GRANULE_PAGES},
+        mirror::Changes,
     },
 };
 use kernel::{

@@ -18,6 +18,7 @@ use crate::{
     gpu::mmu::pager::{Area, Pager, Refusal, Served, Taker},
     logic::{
         block::{Pages, PAGES},
+        changes::Moment,
         fault_around,
         span::Span,
         PAGE_SIZE,
@@ -26,7 +27,6 @@ use crate::{
         mm::{
             hmm::{self, Leaf, Snapshot},
             migrate::{self, HomeFault},
-            mirror::Moment,
         },
         task,
         task::clock::{self, MICROSECOND},
@@ -201,7 +201,7 @@ impl<'a> Serving<'a> {
         let range = self.check()?;
         let mut moment = Moment::default();
         // 1. Wait until no change is under way around the page.
-        managing.all_changes().begin(fault.addr, &mut moment)?;
+        managing.wait_for_quiet(fault.addr, &mut moment)?;
         // 2. Find the page in the program's page table. If it has to be moved or faulted in, all
         //    begins anew after that.
         let extent = self.find(&range)?;

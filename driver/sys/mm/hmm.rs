@@ -8,10 +8,11 @@
 //!
 //! C header: [`include/linux/hmm.h`](srctree/include/linux/hmm.h).
 
-use super::{device_private::Token, migrate::Areas, mirror::Current};
+use super::{device_private::Token, migrate::Areas};
 use crate::{
     logic::{
         block::{Pages, MARK, PAGES},
+        changes::Current,
         span::Span,
         PAGE_SIZE,
     },

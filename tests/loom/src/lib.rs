@@ -2,6 +2,8 @@
 //! Models of what threads of the crate pinmap, its driver and a device do to each other. loom runs
 //! each model in every order of its steps, up to a number of preemptions.
 //!
+//! The driver's counts of changes are those of `driver/logic`, with loom's atomics ([`changes`]).
+//!
 //! The files of the crate that decide about order are here as they are, by their paths. What they
 //! import from `crate::sys::sync` are loom's atomics, locks and threads. Other things below them
 //! are replaced: the driver, eventfds and `poll` by [`kernel`], and mapped memory by words of
@@ -17,6 +19,7 @@
 // The files import eventfds and `poll` from the crate nix.
 extern crate self as nix;
 
+pub mod changes;
 mod device;
 #[path = "../../../userlib/src/error/mod.rs"]
 mod error;

@@ -22,4 +22,5 @@ models! {
         a_pool_runs_every_job;
     rings: descriptors_go_there_and_come_back;
     watches: a_file_wakes_its_task;
+    changes: a_page_that_changes_is_not_lent a_wide_change_is_seen;
 }
