@@ -117,14 +117,14 @@ impl Buffer {
     /// buffer is usable: if it has ended, it may not have known of the export.
     pub(crate) fn add_export(&self, source: &Arc<Source>) -> Result {
         let mut exports = self.exports.lock();
-        self.exported.store(true, Relaxed);
+        self.life.exported.store(true, Relaxed);
         exports.add(source)
     }
 
     /// Revokes the exports. The buffer has ended, or is stale.
     pub(super) fn revoke_exports(&self) {
         // Whoever has added one since the state was changed finds out.
-        if self.exported.load(Relaxed) {
+        if self.life.exported.load(Relaxed) {
             self.revoke_all_exports();
         }
     }

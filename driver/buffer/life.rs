@@ -61,14 +61,20 @@ impl Buffer {
             Some(runs) => runs,
             None => PinnedRuns::new()?,
         };
-        let pinned = pinned::pin(runs, &this.account, this.span, this.write, |pages| {
-            this.pinned.store(pages, Relaxed);
-            this.check_signal()
-        })?;
+        let pinned = pinned::pin(
+            runs,
+            &this.account,
+            this.life.span,
+            this.life.write,
+            |pages| {
+                this.life.pinned.store(pages, Relaxed);
+                this.check_signal()
+            },
+        )?;
         let live = !this.is_portable();
         let mut holding = this.backing.lock();
         holding.memory = Some(Backing::User(pinned));
-        holding.stat.begin(this.span.length());
+        holding.stat.begin(this.life.span.length());
         let Some(target) = target else {
             drop(holding);
             Self::go_live(this)?;
@@ -79,7 +85,7 @@ impl Buffer {
             live,
             place: kit.place,
         };
-        let (device_addr, _) = this.map_held(&holding, tenant, target, this.write, how)?;
+        let (device_addr, _) = this.map_held(&holding, tenant, target, this.life.write, how)?;
         drop(holding);
         if live {
             this.check_told();
@@ -103,7 +109,7 @@ impl Buffer {
     /// being built: it has looked at no more than the state then. It looks at that with the lock,
     /// after `told` was set. So if this does not see that, the worker sees that the buffer is live.
     fn check_told(self: &Arc<Self>) {
-        if self.told.load(Relaxed) {
+        if self.life.told.load(Relaxed) {
             self.check_open();
         }
     }
@@ -126,7 +132,7 @@ impl Buffer {
     pub(super) fn refusal(&self, state: State) -> Failure {
         match state {
             State::Gone => ENODEV.into(),
-            _ => Failure::at(ESTALE, uapi::PINMAP_FAIL_STALE, self.span.start()),
+            _ => Failure::at(ESTALE, uapi::PINMAP_FAIL_STALE, self.life.span.start()),
         }
     }
 
@@ -147,7 +153,7 @@ impl Buffer {
         if self.state() == State::Stale {
             lookout
                 .changed
-                .wait_killable(|| self.reaped.load(Acquire))?;
+                .wait_killable(|| self.life.reaped.load(Acquire))?;
         }
         Ok(())
     }
@@ -174,13 +180,13 @@ impl Buffer {
                 if let Some((timed, (contiguity, before))) = traced {
                     timed.end(this.stats(), || Details {
                         handle: this.handle(),
-                        addr: this.span.start(),
+                        addr: this.life.span.start(),
                         device_addr: 0,
                         contiguity,
                         flushes: inner.flushes().saturating_sub(before),
                     });
                 }
-                let bytes = this.span.length();
+                let bytes = this.life.span.length();
                 inner.stale = Some(StatGuard::new(this.stats(), Stat::Stale, bytes));
                 // A program may register the same addresses again at once.
                 for known in &mut inner.mappings {
@@ -190,8 +196,8 @@ impl Buffer {
                 let event = pinmap_event {
                     type_: uapi::PINMAP_EVENT_STALE,
                     handle,
-                    addr: this.span.start(),
-                    length: this.span.length(),
+                    addr: this.life.span.start(),
+                    length: this.life.span.length(),
                     ..pinmap_event::default()
                 };
                 inner.event = inner.slot.take().map(|slot| this.events.push(slot, event));
@@ -308,7 +314,7 @@ impl Buffer {
 
     /// Wakes who waits for [`reap`](Self::reap).
     fn say_reaped(&self) {
-        self.reaped.store(true, Release);
+        self.life.reaped.store(true, Release);
         if let Some(lookout) = &self.lookout {
             lookout.changed.wake_up();
         }
@@ -359,7 +365,7 @@ impl Buffer {
         this.interval.remove();
         // The notifier does not call any more. If it did, the worker stops at the next page; wait
         // for it, since it has a reference to the pages.
-        if this.told.load(Relaxed) {
+        if this.life.told.load(Relaxed) {
             this.await_worker();
         }
         // Whoever revoked the buffer has queued the worker by now.
@@ -370,7 +376,7 @@ impl Buffer {
         if let Some((timed, (contiguity, before))) = traced.filter(|_| was_known) {
             timed.end(this.stats(), || Details {
                 handle: this.handle(),
-                addr: this.span.start(),
+                addr: this.life.span.start(),
                 device_addr: 0,
                 contiguity,
                 flushes: flushes.saturating_sub(before),

@@ -72,7 +72,7 @@ impl MappedAt {
             if let Some((timed, (contiguity, before))) = traced {
                 timed.end(self.stat.stats(), || Details {
                     handle: self.handle,
-                    addr: buffer.span.start(),
+                    addr: buffer.life.span.start(),
                     device_addr: self.mapping.device_addr(),
                     contiguity,
                     flushes: self.mapping.flushes().saturating_sub(before),
@@ -172,11 +172,11 @@ impl Buffer {
             id: 0,
             handle: tenant.handle,
             published: how.published,
-            stat: StatGuard::new(tenant.stats, Stat::Mapped, self.span.length()),
+            stat: StatGuard::new(tenant.stats, Stat::Mapped, self.life.span.length()),
         });
         timed.end(tenant.stats, || Details {
             handle: tenant.handle,
-            addr: self.span.start(),
+            addr: self.life.span.start(),
             device_addr,
             contiguity: mapped.mapping.contiguity(),
             flushes: mapped.mapping.flushes(),
@@ -187,7 +187,7 @@ impl Buffer {
 
     /// Fails if a signal has come that ends the registration.
     pub(super) fn check_signal(&self) -> Result {
-        let building = self.interruptible && self.state() == State::Building;
+        let building = self.life.interruptible && self.state() == State::Building;
         if building && task::signal_pending() {
             return Err(EINTR);
         }

@@ -82,6 +82,22 @@ struct Inner {
     stale: Option<StatGuard>,
 }
 
+impl Inner {
+    fn new(slot: EventSlot, mappings: KVec<KBox<MappedAt>>) -> Self {
+        Self {
+            state: State::Building,
+            mappings,
+            made: 0,
+            slot: Some(slot),
+            event: None,
+            guests: KVec::new(),
+            failed: false,
+            lost: None,
+            stale: None,
+        }
+    }
+}
+
 /// A buffer's state, as QUERY and debugfs answer it.
 pub(crate) struct Status {
     pub(crate) state: State,
@@ -95,19 +111,8 @@ pub(crate) struct Status {
 /// A range of memory that devices can be given.
 #[pin_data]
 pub(crate) struct Buffer {
-    span: Span,
-    write: bool,
-    /// Whether any signal ends the registration while it is under way, not only a fatal one.
-    interruptible: bool,
-    /// Whether the buffer is mapped on every device that the process has open.
-    portable: Atomic<bool>,
-    /// Whether user space knows a handle of the buffer.
-    published: Atomic<bool>,
+    life: Life,
     kind: u32,
-    /// The handle in its home context; 0: none yet.
-    handle: Atomic<u64>,
-    /// Pages that are pinned so far.
-    pinned: Atomic<u64>,
     account: Arc<Account>,
     /// The event queue of the home context.
     events: Arc<EventQueue>,
@@ -116,8 +121,6 @@ pub(crate) struct Buffer {
     /// The ranges of which the worker has to find out whether they are still there.
     #[pin]
     suspect: SpinLock<Suspect>,
-    /// Whether a change was ever noted in `suspect`.
-    told: Atomic<bool>,
     /// The worker; only for user memory.
     lookout: Option<Arc<Lookout>>,
     #[pin]
@@ -129,8 +132,6 @@ pub(crate) struct Buffer {
     /// Exports that are revoked with the buffer. Never locked in an MMU notifier.
     #[pin]
     exports: Mutex<Exports>,
-    /// Whether `exports` was ever changed.
-    exported: Atomic<bool>,
     #[pin]
     interval: Interval<Buffer>,
     /// For [`reap`](Self::reap).
@@ -138,8 +139,47 @@ pub(crate) struct Buffer {
     work: Work<Buffer>,
     /// Whether `work` was ever queued.
     reaped_later: Atomic<bool>,
-    /// Whether [`reap`](Self::reap) has finished.
+}
+
+/// A buffer's memory, and how far its life has come: new each time that a buffer is used again.
+struct Life {
+    span: Span,
+    write: bool,
+    /// Whether any signal ends the registration while it is under way, not only a fatal one.
+    interruptible: bool,
+    /// Whether the buffer is mapped on every device that the process has open.
+    portable: Atomic<bool>,
+    /// Whether user space knows a handle of the buffer.
+    published: Atomic<bool>,
+    /// The handle in its home context; 0: none yet.
+    handle: Atomic<u64>,
+    /// Pages that are pinned so far.
+    pinned: Atomic<u64>,
+    /// Whether a change was ever noted in `suspect`.
+    told: Atomic<bool>,
+    /// Whether `exports` was ever changed.
+    exported: Atomic<bool>,
+    /// Whether [`reap`](Buffer::reap) has finished.
     reaped: Atomic<bool>,
+}
+
+impl Life {
+    /// Begins the life of a buffer of `plan` that is called `handle`, of which `pinned` pages are
+    /// there already.
+    fn new(plan: &RegisterPlan, handle: u64, pinned: u64) -> Self {
+        Self {
+            span: plan.span,
+            write: plan.write,
+            interruptible: plan.interruptible,
+            portable: Atomic::new(plan.portable),
+            published: Atomic::new(false),
+            handle: Atomic::new(handle),
+            pinned: Atomic::new(pinned),
+            told: Atomic::new(false),
+            exported: Atomic::new(false),
+            reaped: Atomic::new(false),
+        }
+    }
 }
 
 impl Buffer {
@@ -196,46 +236,28 @@ impl Buffer {
             stat.begin(plan.span.length());
         }
         let pinned = backing.as_ref().map_or(0, |_| plan.span.pages());
-        let inner = Inner {
-            state: State::Building,
-            mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
-            made: 0,
-            slot: Some(events.reserve()?),
-            event: None,
-            guests: KVec::new(),
-            failed: false,
-            lost: None,
-            stale: None,
-        };
+        let mappings = KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?;
+        let inner = Inner::new(events.reserve()?, mappings);
         let holding = Holding {
             memory: backing,
             stat,
         };
         Arc::pin_init(
             pin_init!(Self {
-                span: plan.span,
-                write: plan.write,
-                interruptible: plan.interruptible,
-                portable: Atomic::new(plan.portable),
-                published: Atomic::new(false),
+                life: Life::new(plan, 0, pinned),
                 kind,
-                handle: Atomic::new(0),
-                pinned: Atomic::new(pinned),
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
                 suspect <- new_spinlock!(Suspect::new(), "pinmap_suspect"),
-                told: Atomic::new(false),
                 lookout,
                 links <- ListLinks::new(),
                 tracker <- AtomicTracker::new(),
                 backing <- new_mutex!(holding, "pinmap_backing"),
                 exports <- new_mutex!(Exports::default(), "pinmap_exports"),
-                exported: Atomic::new(false),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
                 reaped_later: Atomic::new(false),
-                reaped: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -248,7 +270,7 @@ impl Buffer {
     /// The user addresses of registered memory; for a part of a file its offsets; from 0 for the
     /// rest.
     pub(crate) fn span(&self) -> Span {
-        self.span
+        self.life.span
     }
 
     /// A `PINMAP_BUFFER_` value.
@@ -268,12 +290,12 @@ impl Buffer {
 
     /// Whether the buffer is mapped on every device that the process has open.
     pub(crate) fn is_portable(&self) -> bool {
-        self.portable.load(Relaxed)
+        self.life.portable.load(Relaxed)
     }
 
     /// Marks the buffer portable. Called before anybody else knows it.
     pub(crate) fn make_portable(&self) {
-        self.portable.store(true, Relaxed);
+        self.life.portable.store(true, Relaxed);
     }
 
     /// Whether `events` are those of its home context, which made the buffer.
@@ -283,17 +305,17 @@ impl Buffer {
 
     /// Whether user space knows a handle of the buffer.
     pub(crate) fn is_published(&self) -> bool {
-        self.published.load(Acquire)
+        self.life.published.load(Acquire)
     }
 
     /// Marks that user space knows a handle of the buffer.
     pub(crate) fn publish(&self) {
-        self.published.store(true, Release);
+        self.life.published.store(true, Release);
     }
 
     /// Whether devices may write.
     pub(crate) fn writable(&self) -> bool {
-        self.write
+        self.life.write
     }
 
     pub(crate) fn state(&self) -> State {
@@ -316,7 +338,7 @@ impl Buffer {
         Status {
             state: inner.state,
             pinned: match inner.state {
-                State::Building | State::Live => self.pinned.load(Relaxed),
+                State::Building | State::Live => self.life.pinned.load(Relaxed),
                 _ => 0,
             },
             mappings: mappings
@@ -330,7 +352,7 @@ impl Buffer {
     pub(crate) fn offset(&self) -> u64 {
         match self.kind {
             uapi::PINMAP_BUFFER_USER => 0,
-            uapi::PINMAP_BUFFER_FILE => self.span.start(),
+            uapi::PINMAP_BUFFER_FILE => self.life.span.start(),
             _ => {
                 let holding = self.backing.lock();
                 holding.memory.as_ref().map_or(0, Backing::offset)
@@ -340,12 +362,12 @@ impl Buffer {
 
     /// The handle in the home context; 0: none yet. Not published until the buffer is live.
     pub(crate) fn handle(&self) -> u64 {
-        self.handle.load(Relaxed)
+        self.life.handle.load(Relaxed)
     }
 
     /// Sets the handle in the home context.
     pub(crate) fn set_handle(&self, handle: u64) {
-        self.handle.store(handle, Relaxed);
+        self.life.handle.store(handle, Relaxed);
     }
 
     /// Records a registration that began with `timed`.
@@ -355,7 +377,7 @@ impl Buffer {
             let inner = self.inner.lock();
             Details {
                 handle: self.handle(),
-                addr: self.span.start(),
+                addr: self.life.span.start(),
                 device_addr,
                 contiguity,
                 flushes: inner.flushes(),

@@ -6,7 +6,7 @@
 //! So a buffer of user memory that has ended becomes a [`Spare`], with its references to the
 //! context, its event slot and the memory of its lists.
 
-use super::{mappings::MappedAt, Buffer, State};
+use super::{mappings::MappedAt, Buffer, Inner, Life};
 use crate::{
     logic::{request::RegisterPlan, suspect::Suspect},
     sys::mm::gup::PinnedRuns,
@@ -44,44 +44,30 @@ impl Spare {
         if !buffer.is_user_memory() || buffer.is_portable() {
             return None;
         }
-        let mut buffer = Arc::into_unique_or_drop(buffer)?;
+        let buffer = Arc::into_unique_or_drop(buffer)?;
         let mut inner = buffer.inner.lock();
-        // One that has gone stale has no slot: it was reaped by the worker, has sent its event, and
-        // nobody looks at `suspect` any more.
-        let is_fit = inner.slot.is_some() && !inner.failed && inner.guests.is_empty();
-        inner.mappings = mem::take(&mut kit.mappings);
-        inner.state = State::Building;
-        inner.made = 0;
-        drop(inner);
-        if !is_fit {
+        if inner.failed {
             return None;
         }
-        if buffer.told.load(Relaxed) {
+        // One that has gone stale has no slot: it was reaped by the worker, has sent its event, and
+        // nobody looks at `suspect` any more.
+        let slot = inner.slot.take()?;
+        *inner = Inner::new(slot, mem::take(&mut kit.mappings));
+        drop(inner);
+        if buffer.life.told.load(Relaxed) {
             *buffer.suspect.lock() = Suspect::new();
         }
-        if buffer.exported.load(Relaxed) {
+        if buffer.life.exported.load(Relaxed) {
             let left = buffer.exports.lock().take();
             drop(left);
         }
-        let fields = buffer.as_mut().project();
-        fields.interval.renew();
-        *fields.told.get_mut() = false;
-        *fields.exported.get_mut() = false;
-        *fields.published.get_mut() = false;
-        *fields.pinned.get_mut() = 0;
-        *fields.reaped.get_mut() = false;
         Some(Self { buffer, kit })
     }
 
     /// Makes the buffer one of the user memory of `plan`, called `handle` in its home context, with
     /// nothing pinned yet.
     pub(crate) fn register(mut self, plan: &RegisterPlan, handle: u64) -> (Arc<Buffer>, Kit) {
-        let fields = self.buffer.as_mut().project();
-        *fields.handle.get_mut() = handle;
-        *fields.span = plan.span;
-        *fields.write = plan.write;
-        *fields.interruptible = plan.interruptible;
-        *fields.portable.get_mut() = plan.portable;
+        *self.buffer.as_mut().project().life = Life::new(plan, handle, 0);
         (self.buffer.into(), self.kit)
     }
 }

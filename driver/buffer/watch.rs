@@ -254,7 +254,7 @@ impl Buffer {
 
     /// Notes that `part` has changed. Returns whether a check is wanted.
     fn note(&self, part: Span) -> bool {
-        self.told.store(true, Relaxed);
+        self.life.told.store(true, Relaxed);
         self.suspect.lock().note(part)
     }
 

@@ -200,7 +200,7 @@ impl<T: Watcher> Interval<T> {
     }
 
     /// Begins to watch `range` for `watcher`. Of a change that is under way, only the end may be
-    /// told. Fails with `EINVAL` if called twice for one interval.
+    /// told. Fails with `EINVAL` if it was inserted already, and not removed.
     pub(crate) fn insert(watcher: &Arc<T>, watch: &Arc<Watch<T>>, range: Span) -> Result {
         let this = watcher.interval();
         if this.begun.xchg(true, Full) {
@@ -230,15 +230,8 @@ impl<T: Watcher> Interval<T> {
         Ok(())
     }
 
-    /// Makes an interval that was removed one that watches nothing yet.
-    pub(crate) fn renew(self: Pin<&mut Self>) {
-        let fields = self.project();
-        *fields.leaving.get_mut() = false;
-        *fields.begun.get_mut() = false;
-    }
-
-    /// Stops watching, after the callbacks that are running. Sleeps; must not be called from a
-    /// callback.
+    /// Stops watching, after the callbacks that are running: the interval may be inserted again.
+    /// Sleeps; must not be called from a callback.
     pub(crate) fn remove(&self) {
         if !self.inserted.xchg(false, Full) {
             return;
@@ -255,6 +248,9 @@ impl<T: Watcher> Interval<T> {
         // SAFETY: The tree is locked. The interval was inserted, and the exchange lets no other
         // task remove it.
         unsafe { bindings::interval_tree_remove(self.node.get(), &mut tree.0) };
+        self.leaving.store(false, Relaxed);
+        drop(tree);
+        self.begun.store(false, Release);
     }
 }
 
