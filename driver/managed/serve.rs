@@ -54,6 +54,8 @@ struct Serving<'a> {
     fault: Fault,
     /// The page table of its block, as it was read last.
     snapshot: Snapshot,
+    /// The range of the page.
+    range: Option<Arc<Range>>,
     /// How often the service began anew, because the memory changed meanwhile.
     retries: u64,
     /// The page was faulted in.
@@ -132,6 +134,7 @@ impl<'a> Serving<'a> {
             managing,
             fault,
             snapshot: managing.snapshot()?,
+            range: None,
             retries: 0,
             is_new: false,
             narrow: false,
@@ -146,7 +149,7 @@ impl<'a> Serving<'a> {
         let retries = self.retries;
         let pages = result.map_err(|refusal| Refusal { retries, ..refusal })?;
         let ended = clock::now();
-        if let Some(range) = self.managing.range_at(self.fault.addr) {
+        if let Some(range) = self.range {
             range.add(Count::DeviceFaults, 1);
             range.add(Count::DeviceNs, ended.saturating_sub(begun));
         }
@@ -198,13 +201,13 @@ impl<'a> Serving<'a> {
     /// pages the device has that it had not before.
     fn attempt(&mut self) -> Result<u64, Setback> {
         let (managing, fault) = (self.managing, self.fault);
-        let range = self.check()?;
+        self.check()?;
         let mut moment = Moment::default();
         // 1. Wait until no change is under way around the page.
         managing.wait_for_quiet(fault.addr, &mut moment)?;
         // 2. Find the page in the program's page table. If it has to be moved or faulted in, all
         //    begins anew after that.
-        let extent = self.find(&range)?;
+        let extent = self.find()?;
         let block = managing.block_at(fault.addr)?;
         let (found, narrow) = (&self.snapshot, self.narrow);
         // 3. Hold it, and the pages around it, unless it has changed since 1.
@@ -218,16 +221,18 @@ impl<'a> Serving<'a> {
         Ok(pages)
     }
 
-    /// Returns the range of the page, unless a mapping of the context has the page. If the memory
-    /// of that has gone away, the addresses are managed again once the device has forgotten it.
-    /// Otherwise it was mapped meanwhile, or does not permit the access.
-    fn check(&self) -> Result<Arc<Range>, Setback> {
+    /// Looks for the range of the page. If a mapping of the context has the page and its memory has
+    /// gone away, the addresses are managed again once the device has forgotten it. Otherwise the
+    /// page was mapped meanwhile, or the mapping does not permit the access.
+    fn check(&mut self) -> Result<(), Setback> {
         let (managing, fault) = (self.managing, self.fault);
         let unmapped = |errno| Refusal::new(uapi::PINMAP_FAULT_UNMAPPED, errno);
-        let range = managing.range_at(fault.addr);
-        let range = range.ok_or_else(|| unmapped(EFAULT))?;
+        self.range = managing.range_at(fault.addr);
+        if self.range.is_none() {
+            return Err(unmapped(EFAULT).into());
+        }
         if managing.space.first_mapped(fault.page()).is_none() {
-            return Ok(range);
+            return Ok(());
         }
         if managing.space.free_left(fault.page())? {
             return Err(Setback::Changed);
@@ -243,7 +248,7 @@ impl<'a> Serving<'a> {
 
     /// Reads the page table of the block. Returns what the device may be given of the host's
     /// memory, if the page is there and where it is to be.
-    fn find(&mut self, range: &Range) -> Result<Extent, Setback> {
+    fn find(&mut self) -> Result<Extent, Setback> {
         let (managing, fault) = (self.managing, self.fault);
         let gpu = managing.vm.gpu();
         let start = fault.block.start();
@@ -258,7 +263,7 @@ impl<'a> Serving<'a> {
         let extent = if is_private {
             Pages::NONE.into()
         } else {
-            self.place(range)?
+            self.place()?
         };
         match leaf {
             Leaf::Page { write, .. } if write || !fault.write => {}
@@ -275,7 +280,7 @@ impl<'a> Serving<'a> {
 
     /// Has the memory moved to where it is to be, unless that was tried already. Returns what of it
     /// stays on the host.
-    fn place(&mut self, range: &Range) -> Result<Extent, Setback> {
+    fn place(&mut self) -> Result<Extent, Setback> {
         let (managing, fault) = (self.managing, self.fault);
         let page = Pages::range(fault.index, fault.index).into();
         // An atomic access is made nowhere else, however often the CPU takes the page back.
@@ -283,7 +288,8 @@ impl<'a> Serving<'a> {
             return Ok(page);
         }
         self.placed = self.placed.saturating_add(1);
-        if !fault.atomic && managing.is_all_for_host(range) {
+        let is_for_host = |range| managing.is_all_for_host(range);
+        if !fault.atomic && self.range.as_deref().is_some_and(is_for_host) {
             managing.note_advised(fault.addr);
             return Ok(Pages::ALL.into());
         }
