@@ -197,7 +197,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Tries to serve the fault, in the six steps that docs/driver.md explains. Returns how many
+    /// Tries to serve the fault, in the six steps that docs/managed-memory.md explains. Returns how many
     /// pages the device has that it had not before.
     fn attempt(&mut self) -> Result<u64, Setback> {
         let (managing, fault) = (self.managing, self.fault);
