@@ -11,7 +11,7 @@ use crate::setup::{device_content, edu};
 include!(concat!(env!("OUT_DIR"), "/documents.rs"));
 
 pub(crate) fn documents_have_these_programs() -> Outcome {
-    assert_eq!((README.len(), USING.len()), (3, 5));
+    assert_eq!((README.len(), USING.len()), (2, 6));
     assert_eq!((CRATE.len(), FILES.len(), FROM_CUDA.len()), (2, 1, 1));
     Ok(())
 }
@@ -30,9 +30,9 @@ pub(crate) fn readme_works_in_place() -> Outcome {
     README[1]()
 }
 
-pub(crate) fn readme_uses_a_stream() -> Outcome {
+pub(crate) fn using_hands_memory_over() -> Outcome {
     drop(gpu()?);
-    README[2]()
+    USING[0]()
 }
 
 pub(crate) fn using_moves_memory() -> Outcome {

@@ -158,7 +158,7 @@ const TESTS: &[Test] = tests! {
         documents_have_these_programs
         readme_drives_a_device
         readme_works_in_place
-        readme_uses_a_stream
+        using_hands_memory_over
         using_moves_memory
         crate_readme_works_in_place
         crate_readme_drives_a_device
