@@ -197,8 +197,8 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Tries to serve the fault, in the six steps that docs/managed-memory.md explains. Returns how many
-    /// pages the device has that it had not before.
+    /// Tries to serve the fault, in the six steps of docs/managed-memory.md. Returns how many pages
+    /// the device has that it had not before.
     fn attempt(&mut self) -> Result<u64, Setback> {
         let (managing, fault) = (self.managing, self.fault);
         self.check()?;

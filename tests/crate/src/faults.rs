@@ -16,7 +16,7 @@ use crate::raw::Raw;
 use crate::setup::{buffer, pattern, PAGE};
 use crate::streams::spin;
 
-/// Submits packets that stop a new queue; returns the queue's error, after the event.
+/// Submits packets that stop a new stream; returns the stream's error, after the event.
 fn fault(gpu: &Accelerator, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
     let stream = gpu.stream(StreamOptions::new())?;
     let id = stream.id();
@@ -24,11 +24,11 @@ fn fault(gpu: &Accelerator, packets: &[Packet]) -> Result<Fault, Box<dyn std::er
     let result = stream.scope(|work| -> Result<(), Error> {
         work.raw(packets)?;
         let waited = work.stream().synchronize();
-        // Destroying the queue, at the end, withdraws the event.
+        // The end gives the stream up, which withdraws the event.
         event = Some(gpu.device().next_event_timeout(Duration::from_secs(10))?);
         waited
     });
-    let error = result.expect_err("the queue stopped");
+    let error = result.expect_err("the stream stopped");
     assert_eq!(error.errno(), libc::EIO, "{error}");
     let fault = *error.fault().ok_or("no fault")?;
     assert_eq!((fault.queue, fault.packet), (id, packets.len() as u64 - 1));
@@ -256,24 +256,30 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     dropped.wait_event(&never)?;
     let result = stream.try_scope(|work| -> Outcome {
         work.raw(&nop)?;
-        crate::stale::while_unbound(&device, || {
-            work.batch(|| work.raw(&nop))?;
+        let mut outcome = Ok(());
+        // The batch ends when nobody hears it any more.
+        work.batch(|| {
             work.raw(&nop)?;
-            let error = work.stream().synchronize().expect_err("nobody executes it");
-            assert!(is_gone(&error), "{error}");
-            drop(dropped);
-            kept.record(&event)?;
-            let error = kept.synchronize().expect_err("nobody executes it");
-            assert!(is_gone(&error), "{error}");
-            assert!(event.synchronize().is_err_and(|error| is_gone(&error)));
-            drop(kept.submit((), |work, ()| work.raw(&nop)));
-            drop(kept);
-            // More packets than the ring takes.
-            let result = idle.scope(|work| (0..100_000).try_for_each(|_| work.raw(&nop)));
-            let error = result.expect_err("nobody executes it");
-            assert!(is_gone(&error), "{error}");
+            outcome = crate::stale::while_unbound(&device, || {
+                work.raw(&nop)?;
+                let error = work.stream().synchronize().expect_err("nobody executes it");
+                assert!(is_gone(&error), "{error}");
+                drop(dropped);
+                kept.record(&event)?;
+                let error = kept.synchronize().expect_err("nobody executes it");
+                assert!(is_gone(&error), "{error}");
+                assert!(event.synchronize().is_err_and(|error| is_gone(&error)));
+                drop(kept.submit((), |work, ()| work.raw(&nop)));
+                drop(kept);
+                // More packets than the ring takes.
+                let result = idle.scope(|work| (0..100_000).try_for_each(|_| work.raw(&nop)));
+                let error = result.expect_err("nobody executes it");
+                assert!(is_gone(&error), "{error}");
+                Ok(())
+            });
             Ok(())
-        })
+        })?;
+        outcome
     });
     let error = result.expect_err("it was never done").downcast::<Error>()?;
     assert!(is_gone(&error), "{error}");

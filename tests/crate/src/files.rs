@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -134,12 +135,15 @@ pub(crate) fn progress_is_reported() -> Outcome {
     assert_eq!(device.query(addr)?, None);
     // It cannot end before the last of these reports.
     let held = HeldFaults::new(addr + LEN / 2, LEN / 2)?;
+    let (done, wait) = mpsc::channel::<()>();
     let registration = thread::scope(|scope| {
         let device = &device;
         let watcher = scope.spawn(move || -> Result<(), Error> {
             let (mut reports, mut last) = (0, 0);
-            while reports < REPORTS {
-                thread::sleep(Duration::from_millis(1));
+            // It is disconnected if registering fails.
+            while reports < REPORTS
+                && wait.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout)
+            {
                 let Some(memory) = device.query(addr)? else {
                     continue;
                 };
@@ -149,11 +153,14 @@ pub(crate) fn progress_is_reported() -> Outcome {
                 // The first half is on its way to be pinned, and the second is waited for.
                 reports += u64::from(last > 0);
             }
+            assert_eq!(reports, REPORTS);
             drop(held);
             Ok(())
         });
-        let registration = buffer.register(device, Access::ReadWrite)?;
-        watcher.join().expect("no panic").map(|()| registration)
+        let registration = buffer.register(device, Access::ReadWrite);
+        drop(done);
+        watcher.join().expect("no panic")?;
+        Ok::<_, Error>(registration?)
     })?;
     let memory = registration.query()?;
     assert_eq!((memory.state, memory.pinned), (State::Live, LEN as u64));

@@ -21,7 +21,7 @@ pub(crate) fn gpu() -> Result<Accelerator, Box<dyn Error>> {
     }
 }
 
-/// Opens the first device with queues, and makes a queue.
+/// Opens the first device with queues, and makes a stream.
 pub(crate) fn gpu_and_stream() -> Result<(Accelerator, Stream), Box<dyn Error>> {
     let gpu = gpu()?;
     let stream = gpu.stream(StreamOptions::new())?;

@@ -39,8 +39,8 @@ fn is_right(gpu: &Accelerator, reach: Reach) -> Result<bool, Error> {
     })
 }
 
-/// Queues that lend memory in each way.
-fn queues(gpu: &Accelerator) -> Result<[Stream; 2], Error> {
+/// Streams that lend memory in each way.
+fn streams(gpu: &Accelerator) -> Result<[Stream; 2], Error> {
     let options = StreamOptions::new();
     Ok([gpu.stream(options)?, gpu.stream(options.register_slices())?])
 }
@@ -77,7 +77,7 @@ static CONSTANTS: [f32; 3000] = [1.5; 3000];
 
 pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
     let gpu = gpu()?;
-    for (stream, all_registered) in queues(&gpu)?.iter_mut().zip([false, true]) {
+    for (stream, all_registered) in streams(&gpu)?.iter_mut().zip([false, true]) {
         let right = |reach| -> Outcome {
             let registered = matches!(reach, Reach::Registered { .. });
             assert!(registered == all_registered || is_right(&gpu, reach)?);
@@ -255,7 +255,7 @@ pub(crate) fn lent_memory_is_handed_over_and_comes_back() -> Outcome {
 /// The device is done with the memory when the scope unwinds.
 pub(crate) fn lent_memory_outlasts_a_panic() -> Outcome {
     let gpu = gpu()?;
-    for stream in &mut queues(&gpu)? {
+    for stream in &mut streams(&gpu)? {
         let mut memory = numbers(60_000);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             stream.scope(|work| -> Result<(), Error> {
@@ -329,7 +329,7 @@ pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
 /// The CPU reads and writes a slice while the device works on another part of it.
 pub(crate) fn lent_memory_changes_while_the_device_uses_it() -> Outcome {
     let gpu = gpu()?;
-    for stream in &mut queues(&gpu)? {
+    for stream in &mut streams(&gpu)? {
         let mut memory = vec![0u64; 10_000];
         stream.scope(|work| {
             let (mut ours, mut theirs) = work.slice_mut(&mut memory)?.split_at(5001)?;

@@ -205,7 +205,7 @@ const TESTS: &[Test] = tests! {
     waiting:
         pending_work_is_awaited
         sleepers_are_woken_in_time
-        fences_devices_and_moves_are_awaited
+        streams_devices_and_moves_are_awaited
         failed_scopes_end
         futures_can_be_dropped
         futures_learn_of_faults
@@ -283,6 +283,7 @@ const TESTS: &[Test] = tests! {
         done_on_a_stream_that_is_gone
         event_never_recorded
         events_tell_order
+        events_make_streams_take_turns
         events_tell_time
         event_recorded_anew
         event_recorded_by_another_stream

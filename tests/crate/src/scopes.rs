@@ -314,7 +314,7 @@ pub(crate) fn more_streams_and_contexts_than_the_device_holds() -> Outcome {
     }
     let after = first.counters()?;
     println!(
-        "{contexts} contexts, 2 queues each, 50 launches each: {} VMID binds, {} slot binds",
+        "{contexts} contexts, 2 streams each, 50 launches each: {} VMID binds, {} slot binds",
         after.vmid_binds - before.vmid_binds,
         after.binds - before.binds
     );

@@ -111,7 +111,7 @@ pub(crate) fn host_functions_cannot_wait() -> Outcome {
     Ok(())
 }
 
-/// Host functions can call what the documentation of `pinmap::stream` says, and nothing else.
+/// Host functions can call what the documentation of `pinmap::accelerator` says, and nothing else.
 pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     let gpu = gpu()?;
     let (stream, other) = (stream(&gpu)?, stream(&gpu)?);
@@ -214,9 +214,8 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                 ("info of the gpu", errno(gpu.info().map(drop))),
                 ("counters", errno(gpu.counters().map(drop))),
                 ("walk", errno(gpu.walk(0).map(drop))),
-                ("queue", errno(gpu.stream(StreamOptions::new()).map(drop))),
                 (
-                    "scope of a queue",
+                    "scope of a stream",
                     errno(stream.scope(|work| work.raw(&[packet::nop()]))),
                 ),
                 ("stream", errno(gpu.stream(StreamOptions::new()).map(drop))),

@@ -405,6 +405,33 @@ pub(crate) fn events_tell_order() -> Outcome {
     Ok(())
 }
 
+pub(crate) fn events_make_streams_take_turns() -> Outcome {
+    let gpu = gpu()?;
+    let (first, second, event) = (stream(&gpu)?, stream(&gpu)?, gpu.event()?);
+    let mut memory = gpu.device().alloc::<f32>(10_000)?;
+    let mut result = gpu.alloc_vram::<f32>(10_000)?;
+    accelerator::scope(|scope| -> Result<(), Error> {
+        let (one, two) = (scope.on(&first), scope.on(&second));
+        let (mut data, mut result) = (memory.slice_mut(), result.slice_mut());
+        for _ in 0..20 {
+            one.launch(testgpu::Spin {
+                time: Duration::from_micros(300),
+            })?;
+            one.launch(testgpu::IncrementF32 { data: &mut data })?;
+            one.record(&event)?;
+            two.wait_event(&event)?;
+            two.copy(&data, &mut result)?;
+            two.launch(testgpu::IncrementF32 { data: &mut data })?;
+            two.record(&event)?;
+            one.wait_event(&event)?;
+        }
+        Ok(())
+    })?;
+    assert!(memory.to_vec().iter().all(|&number| number == 40.0));
+    assert!(result.to_vec().iter().all(|&number| number == 39.0));
+    Ok(())
+}
+
 pub(crate) fn events_tell_time() -> Outcome {
     let gpu = gpu()?;
     let stream = stream(&gpu)?;

@@ -178,7 +178,7 @@ pub(crate) fn sleepers_are_woken_in_time() -> Outcome {
 
 /// The work of a queue, of all streams of a device, and of a stream that moves memory. Nothing is
 /// ready before the gate is open.
-pub(crate) fn fences_devices_and_moves_are_awaited() -> Outcome {
+pub(crate) fn streams_devices_and_moves_are_awaited() -> Outcome {
     let gpu = gpu()?;
     let (one, other) = (stream(&gpu)?, stream(&gpu)?);
     let stream = gpu.stream(StreamOptions::new())?;

@@ -88,7 +88,8 @@ impl fmt::Display for Error {
         match self {
             Self::Pinmap(error) => error.fmt(f),
             Self::None => f.write_str(
-                "there is no `edu` (1234:11e8) bound to pinmap; start QEMU with `-device edu` and \
+                "there is no `edu` (1234:11e8) bound to pinmap; start QEMU with \
+                 `-device edu,dma_mask=0xffffffffffffffff` and \
                  give the function to the driver with `pinmap bind BDF`",
             ),
             Self::Identification(got) => {

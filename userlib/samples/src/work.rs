@@ -24,7 +24,7 @@ pub struct Times {
 /// Kernels that read and write all of some memory, with all that they need.
 #[derive(Debug)]
 pub struct Work {
-    /// The queue on which the kernels run.
+    /// The stream on which the kernels run.
     pub stream: Stream,
     /// The numbers in host memory, on which all computations are made.
     pub host: Allocation<f32>,
@@ -39,7 +39,7 @@ impl Work {
     ///
     /// # Errors
     ///
-    /// The errors of making a queue and of allocating memory.
+    /// The errors of making a stream and of allocating memory.
     pub fn new(gpu: &Accelerator, most: usize) -> Result<Self> {
         Ok(Self {
             stream: gpu.stream(StreamOptions::new())?,

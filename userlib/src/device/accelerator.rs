@@ -446,17 +446,16 @@ impl Accelerator {
             .into_iter()
             .filter(|node| ids.contains(&node.id))
         {
-            match Device::open(&node.path).and_then(|device| Self::new(&device, format)) {
+            // The ids are looked at again: another device may have got the node meanwhile.
+            // SAFETY: As the caller promises.
+            let open = |device: Device| unsafe { device.accelerator_with(ids, format) };
+            match Device::open(&node.path).and_then(open) {
                 Ok(accelerator) => return Ok(accelerator),
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
         Err(refused.unwrap_or_else(|| {
-            let ids: Vec<_> = ids
-                .iter()
-                .map(|id| format!("{:04x}:{:04x}", id.0, id.1))
-                .collect();
-            let attempt = format!("find an accelerator {}", ids.join(" or "));
+            let attempt = format!("find an accelerator with one of the ids {ids:04x?}");
             let cause = "the driver is bound to none";
             Error::refused(Operation::Find, attempt, Errno::ENODEV, cause)
                 .with_hint("`pinmap info` shows what there is")

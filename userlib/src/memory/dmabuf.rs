@@ -84,7 +84,7 @@ impl Registration<FilePart> {
     /// `EACCES`: it was registered for reading only; `EPERM`: another process opened the device;
     /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
-        let what = || format!("the {} bytes of a file", self.len());
+        let what = || format!("{} bytes of a file", self.len());
         // SAFETY: There is no reference to the memory: it is not mapped here, and a mapping of the
         // file elsewhere is shared with all others who have the file open.
         unsafe { export(self.device(), self.handle(), access, what) }

@@ -15,6 +15,7 @@ use crate::sys::ioctl;
 
 /// A part of a file that is [registered](Device::register_file). The file need not stay open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FilePart {
     /// The byte of the file with which the part begins.
     pub offset: u64,

@@ -98,7 +98,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// }) }
 /// ```
 ///
-/// It must outlive the work:
+/// Pinned memory must outlive the work:
 ///
 /// ```compile_fail,E0597
 /// # use pinmap::{accelerator::*, *};

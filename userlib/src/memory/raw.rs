@@ -84,8 +84,9 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Until the registration is released or dropped, the device may read the memory at any time
-    /// and, with [`Access::ReadWrite`], write it. A forgotten registration is never released. If it
+    /// Until a release succeeds, or the device is gone, the device may read the memory at any time
+    /// and, with [`Access::ReadWrite`], write it. A drop does not tell whether it could
+    /// release the memory, and a forgotten registration is never released. If it
     /// is [`portable`](RegisterOptions::portable), every device of the driver that the process has
     /// open or opens later may do the same. All of this holds for whole pages: after rounding
     /// outwards, also for what else lies in the first and the last page. So, as long as the memory

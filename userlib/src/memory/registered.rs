@@ -117,7 +117,7 @@ memory! {
 }
 
 /// Memory of the program that an accelerator reaches until it is given back: a slice for the CPU,
-/// and an operand for the queues.
+/// and an operand for the streams.
 ///
 /// Made by [`Accelerator::register`]. It dereferences to a slice as long as no work of the device
 /// borrows it. Register memory once that many pieces of work use. Dropping it takes the memory from
@@ -162,12 +162,10 @@ impl Accelerator {
     /// shared slices and files that are mapped for reading can only be read.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {
-    /// let file = std::fs::File::open("weights.bin").expect("a file");
-    /// // SAFETY: Nobody changes the file meanwhile.
-    /// let weights = unsafe { memmap2::Mmap::map(&file) }.expect("a mapping");
-    /// let weights = gpu.register(weights)?;
-    /// println!("{} bytes of the page cache, for the device to read", weights.len());
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut weights = gpu.register(std::fs::read("weights.bin")?)?;
+    /// weights[0] = 1; // a slice, while no work borrows it
+    /// let weights: Vec<u8> = weights.release()?;
     /// # Ok(()) }
     /// ```
     ///

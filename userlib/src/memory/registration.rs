@@ -40,8 +40,10 @@ use crate::sys::word::{self, Word};
 ///
 /// Dropping a registration releases the memory and drops `M`; then, too, the device cannot reach
 /// the memory any more. If the driver cannot release it (`EIO`), a buffer stays allocated and
-/// mapped until the process ends, so that nothing else gets memory to which a device might write. A
-/// forgotten registration ([`std::mem::forget`]) stays registered until the process ends.
+/// mapped until the process ends, so that nothing else gets memory to which a device might write;
+/// memory of the program must never be used for something else then, and only
+/// [`release`](Self::release) tells. A forgotten registration ([`std::mem::forget`]) stays
+/// registered until the process ends.
 ///
 /// A registration keeps the device open.
 ///
@@ -92,8 +94,8 @@ impl<M> Registration<M> {
     ///
     /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
     /// forgotten the addresses. The driver has cut the device off from all memory, and the device
-    /// will be gone soon. The memory is nevertheless never given back: releasing it again fails
-    /// with `EIO`, too, and dropping the registration leaves the memory allocated.
+    /// will be gone soon. The memory nevertheless counts as reachable from then on: releasing it
+    /// again fails with `EIO`, too, and dropping the registration leaves a buffer allocated.
     pub fn release(mut self) -> Result<M, ErrorWith<Self>> {
         if let Err(error) = self.raw.release_now() {
             return Err(ErrorWith { error, value: self });

@@ -62,10 +62,10 @@ pub trait Descriptor: Element {
     #[must_use]
     fn is_done(status: Self::Status) -> bool;
 
-    /// Whether the device has passed back a descriptor of this lap, the first of which is 0: what
-    /// [`is_done`](Self::is_done) says, in every lap. Only for a device that marks its laps by a
-    /// *phase bit*, an implementation looks at the lap. The program pushes the other phase; the lap
-    /// of the next descriptor is [`tail`](Ring::tail) divided by [`len`](Ring::len).
+    /// Whether the device has passed the descriptor back in lap `lap` of the ring, from 0 on. The
+    /// default ignores the lap and asks [`is_done`](Self::is_done). Override it for a device that
+    /// marks its laps by a *phase bit*. The program pushes the other phase; the lap of the next
+    /// descriptor is [`tail`](Ring::tail) divided by [`len`](Ring::len).
     ///
     /// ```
     /// use pinmap::{Descriptor, Ring};

@@ -33,7 +33,7 @@ pub enum Reach {
     /// faulted in when the device touches it. [`Device::own_totals`] counts these faults.
     Managed,
     /// The memory is registered until the work is done, because the device cannot fault, the
-    /// options of the queue or the stream ask for it, or the program manages other ranges.
+    /// options of the stream ask for it, or the program manages other ranges.
     Registered {
         /// How many bytes were pinned for this slice. What other slices have pinned does not count.
         bytes: usize,
@@ -47,9 +47,8 @@ pub enum Reach {
 /// Made by the method `slice` of [`Pinned`](crate::accelerator::Pinned),
 /// [`Registered`](crate::accelerator::Registered), [`Managed`](crate::accelerator::Managed),
 /// [`Allocation`](crate::Allocation) and [`Registration`](crate::Registration), and of an ordinary
-/// slice by [`Work::slice`](crate::accelerator::Work::slice) and
-/// [`Work::slice`](crate::accelerator::Work::slice). While the slice exists, the memory can be
-/// neither released nor written through its owner.
+/// slice by [`Work::slice`](crate::accelerator::Work::slice). While the slice exists, the memory
+/// can be neither released nor written through its owner.
 ///
 /// A device slice does not dereference to `&[T]`, because the device might change the elements. The
 /// CPU copies them.
@@ -79,10 +78,9 @@ pub struct DeviceSlice<'a, T> {
 /// write.
 ///
 /// Made by the method `slice_mut` of the types that [`DeviceSlice`] names, and of an ordinary slice
-/// by [`Work::slice_mut`](crate::accelerator::Work::slice_mut) and
-/// [`Work::slice_mut`](crate::accelerator::Work::slice_mut). Submitting work borrows the slice only
-/// for the time of the call, so that several pieces of work can use the same memory, in the order
-/// of the queue. The memory itself stays borrowed until the
+/// by [`Work::slice_mut`](crate::accelerator::Work::slice_mut). Submitting work borrows the slice
+/// only for the time of the call, so that several pieces of work can use the same memory, in the
+/// order of the stream. The memory itself stays borrowed until the
 /// [scope](crate::accelerator::Stream::scope) has ended.
 ///
 /// ```no_run
@@ -431,24 +429,6 @@ impl<T> Clone for DeviceSlice<'_, T> {
 }
 
 impl<T> Copy for DeviceSlice<'_, T> {}
-
-impl<'a, T: Element> From<&DeviceSlice<'a, T>> for DeviceSlice<'a, T> {
-    fn from(slice: &DeviceSlice<'a, T>) -> Self {
-        *slice
-    }
-}
-
-impl<'a, T: Element> From<&DeviceSliceMut<'a, T>> for DeviceSlice<'a, T> {
-    fn from(slice: &DeviceSliceMut<'a, T>) -> Self {
-        slice.0
-    }
-}
-
-impl<'a, T: Element> From<&mut DeviceSliceMut<'a, T>> for DeviceSliceMut<'a, T> {
-    fn from(slice: &mut DeviceSliceMut<'a, T>) -> Self {
-        slice.reborrow()
-    }
-}
 
 impl<T> fmt::Debug for DeviceSlice<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,8 +3,8 @@
 //!
 //! A queue is a ring of packets of 64 bytes. Which bytes mean what, the device decides: its
 //! [`PacketFormat`] makes the packets that every queue needs. A [`Kernel`] makes those of the work
-//! that the device is there for. This crate has both for the test GPU
-//! ([`testgpu`](mod@crate::testgpu)); a program can bring its own.
+//! that the device is there for. The crate `pinmap-testgpu` has both for the test
+//! GPU; the crate of another device brings its own.
 #![allow(unsafe_code)]
 
 use std::any::TypeId;
@@ -123,7 +123,7 @@ pub enum Direction {
 /// `fence_write` stores when all packets before it are done, and when what they wrote is visible to
 /// the CPU. Scopes and streams rely on that: when the number is there, they give memory back.
 ///
-/// The device executes the [kernels](Kernel::Format) of the format that [`id`](Self::id) names.
+/// The device executes every [`Kernel`] whose [`Format`](Kernel::Format) has this [`id`](Self::id).
 ///
 /// # Locks
 ///

@@ -49,7 +49,7 @@ pub(crate) struct Queue {
     held: u32,
     /// How many host functions must have run before what is put next, if nothing was put since.
     awaited_calls: Option<u64>,
-    /// Raw packets were put since the last scope ended.
+    /// Raw packets were put, which can have written any fence.
     raw_packets: bool,
     /// Fences of other queues that submitted work waits for, which must not be dropped before.
     dependencies: Vec<Fence>,
@@ -289,8 +289,7 @@ impl Queue {
 
     /// Ends a batch, without publishing it: the caller does so.
     pub(crate) fn release(&mut self) {
-        // The end of a scope may have come first, which ends all batches.
-        self.held = self.held.saturating_sub(1);
+        self.held -= 1;
     }
 
     /// Publishes everything, and returns the fence behind it.
@@ -384,7 +383,7 @@ impl Queue {
         self.raw_packets = true;
     }
 
-    /// Whether raw packets were put since the last scope ended.
+    /// Whether raw packets were put.
     pub(crate) fn has_raw_packets(&self) -> bool {
         self.raw_packets
     }

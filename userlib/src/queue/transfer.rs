@@ -106,10 +106,15 @@ impl Queue {
     }
 
     /// Submits a packet that stores the device's clock in one element.
-    pub(crate) fn timestamp(&mut self, to: &DeviceSliceMut<'_, u64>, index: usize) -> Result<()> {
+    pub(crate) fn timestamp(
+        &mut self,
+        to: &DeviceSliceMut<'_, u64>,
+        index: usize,
+        when_full: WhenFull,
+    ) -> Result<()> {
         let addr = self.word("a timestamp", &to.as_slice(), index)?;
         let packet = self.format().timestamp(addr);
-        self.submit(Traced::Nothing, 1, std::iter::once(packet), WhenFull::Wait)
+        self.submit(Traced::Nothing, 1, std::iter::once(packet), when_full)
     }
 
     /// Submits a packet that waits until one element is at least `value`.
@@ -118,11 +123,12 @@ impl Queue {
         of: &DeviceSlice<'_, u64>,
         index: usize,
         value: u64,
+        when_full: WhenFull,
     ) -> Result<()> {
         let addr = self.word("a wait", of, index)?;
         let packet = self.format().fence_wait(addr, value);
         let what = Traced::WaitValue(value);
-        self.submit(what, 1, std::iter::once(packet), WhenFull::Wait)
+        self.submit(what, 1, std::iter::once(packet), when_full)
     }
 
     /// Submits a packet that stores `value` in one element.
@@ -131,11 +137,12 @@ impl Queue {
         to: &DeviceSliceMut<'_, u64>,
         index: usize,
         value: u64,
+        when_full: WhenFull,
     ) -> Result<()> {
         let addr = self.word("a store", &to.as_slice(), index)?;
         let packet = self.format().fence_write(addr, value);
         let what = Traced::WriteValue(value);
-        self.submit(what, 1, std::iter::once(packet), WhenFull::Wait)
+        self.submit(what, 1, std::iter::once(packet), when_full)
     }
 
     /// The device address of one element, as the operand of a packet.

@@ -224,7 +224,7 @@ impl Stream {
     /// Submits work on memory that is handed over. Returns at once, unless the ring is full;
     /// [`Pending::wait`] gives the memory back when the work is done.
     ///
-    /// The device is told about the work at once, when the function returns. If the function fails
+    /// The device is told about the work once, when the function returns. If the function fails
     /// or panics, the device executes what it has submitted all the same. After a failure the
     /// [`Pending`] comes back with the error, and gives the memory back when that is done; after a
     /// panic the memory is dropped then.

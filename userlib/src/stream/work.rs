@@ -293,7 +293,8 @@ impl<'w> Work<'w> {
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
     pub fn timestamp<'b: 'w>(&self, to: &mut DeviceSliceMut<'b, u64>, index: usize) -> Result<()> {
-        self.lock()?.queue_mut().timestamp(to, index)
+        let when_full = self.when_full;
+        self.lock()?.queue_mut().timestamp(to, index, when_full)
     }
 
     /// Has managed memory moved to the memory of the device, or to that of the host, when
@@ -346,9 +347,11 @@ impl<'w> Work<'w> {
     /// submitted next. The CPU does not wait. The program stores the value by
     /// [`DeviceSliceMut::set`], or other work stores it.
     ///
-    /// The end of the work waits for the value, too, for as long as that takes. But if the function
-    /// of the scope or of the submission fails or panics, it waits for a second, and then gives the
-    /// stream up.
+    /// The end of a scope waits for the value, too, for as long as that takes. But if the function
+    /// of the scope fails or panics, it waits for a second, and then gives the stream up. A
+    /// [`Pending`](super::Pending) always waits: for as long as
+    /// [`wait_timeout`](super::Pending::wait_timeout) lets it, or until a
+    /// [reset](super::Stream::reset).
     ///
     /// ```no_run
     /// use pinmap::accelerator::{Pinned, Stream};
@@ -367,7 +370,10 @@ impl<'w> Work<'w> {
     pub fn wait_value(&self, of: impl Source<'w, u64>, index: usize, value: u64) -> Result<()> {
         let of = of.lend(self)?;
         self.loans.await_program();
-        self.lock()?.queue_mut().wait_value(&of, index, value)
+        let when_full = self.when_full;
+        self.lock()?
+            .queue_mut()
+            .wait_value(&of, index, value, when_full)
     }
 
     /// Makes the device store `value` in one element, when everything before is done. The CPU sees
@@ -382,7 +388,10 @@ impl<'w> Work<'w> {
         index: usize,
         value: u64,
     ) -> Result<()> {
-        self.lock()?.queue_mut().write_value(to, index, value)
+        let when_full = self.when_full;
+        self.lock()?
+            .queue_mut()
+            .write_value(to, index, value, when_full)
     }
 
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
@@ -391,7 +400,8 @@ impl<'w> Work<'w> {
     /// Raw packets are not checked. The device reaches what the context registered, allocated,
     /// lends to work or has [managed](crate::accelerator::Accelerator::manage), with the access
     /// that the context has there; anything else stops the stream. Managed memory can be all memory
-    /// of the program.
+    /// of the program. Since packets can write anywhere, the end of work on this stream asks the
+    /// device itself from then on, by system calls, until a [reset](super::Stream::reset).
     ///
     /// ```no_run
     /// use pinmap::accelerator::Stream;
@@ -440,7 +450,8 @@ impl<'w> Work<'w> {
 
     /// Runs a function that submits work, and tells the device about all of it at once. That costs
     /// the CPU less than to tell it of each piece. Waiting, recording an event and a full ring tell
-    /// it of what was held back so far.
+    /// it of what was held back so far. What other threads submit to the stream meanwhile is held
+    /// back as well. [`Stream::submit`] is a batch by itself.
     ///
     /// ```no_run
     /// use pinmap::accelerator::{DeviceSliceMut, Work};
@@ -482,8 +493,9 @@ impl<'w> Work<'w> {
         held.end().map(|()| result)
     }
 
-    /// Returns the same work, whose submissions fail with `EAGAIN` where they would wait for room
-    /// in the ring: each submits all of its packets or none.
+    /// Returns the same work, whose copies, fills, kernels, packets, values and timestamps fail
+    /// with `EAGAIN` where they would wait for room in the ring: each submits all of its packets or
+    /// none. Events, host functions and moves wait for room all the same.
     ///
     /// ```no_run
     /// use pinmap::accelerator::{DeviceSliceMut, Work};

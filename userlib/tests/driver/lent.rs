@@ -20,7 +20,7 @@ const CHILD: &str = "PINMAP_TEST_CHILD";
 const ALL: (u64, u64) = (0, u64::MAX);
 
 fn stream(gpu: &Accelerator) -> Stream {
-    gpu.stream(StreamOptions::new()).expect("a queue")
+    gpu.stream(StreamOptions::new()).expect("a stream")
 }
 
 /// Has the device increment numbers, and returns how it reaches them.

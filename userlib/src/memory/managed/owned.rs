@@ -134,7 +134,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// # Ok(()) }
 /// ```
 ///
-/// It must outlive the work:
+/// Managed memory must outlive the work:
 ///
 /// ```compile_fail,E0597
 /// # use pinmap::{accelerator::*, *};
@@ -146,7 +146,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// }) }
 /// ```
 ///
-/// It consists of numbers, of which any bytes are one:
+/// The elements are of types of which any bytes are a value:
 ///
 /// ```compile_fail,E0277
 /// # use pinmap::{accelerator::*, *};

@@ -12,7 +12,7 @@ use crate::sys::{bindings as abi, ioctl};
 /// Counts of what happened to a managed range since it was managed. Returned by
 /// [`ManagedRange::statistics`].
 ///
-/// What forked children touch is not counted.
+/// Accesses of forked children are not counted.
 ///
 /// ```no_run
 /// # fn f(gpu: &pinmap::accelerator::Accelerator) -> pinmap::Result<()> {

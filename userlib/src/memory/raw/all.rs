@@ -93,7 +93,7 @@ impl RawRegistration {
 ///
 /// # Safety
 ///
-/// As for [`Registration::new_all`].
+/// As for [`RawRegistration::new_all`].
 unsafe fn register_chunk(
     device: &Device,
     chunk: &[Asked],
@@ -136,7 +136,8 @@ unsafe fn register_chunk(
 ///
 /// # Errors
 ///
-/// The first one of those that [`Registration::release`] has. Each of the others was tried, too.
+/// The first one of those that [`release`](crate::Registration::release) has. Each of the others
+/// was tried, too.
 pub(crate) fn release_all(registrations: &mut [&mut RawRegistration]) -> Result<()> {
     let file = |registration: &RawRegistration| registration.device.as_fd().as_raw_fd();
     // Stable, so that those of a device keep their order.

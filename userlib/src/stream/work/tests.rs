@@ -209,6 +209,42 @@ fn operands_are_checked_before_anything_is_submitted() {
     assert!(refused.is_err());
 }
 
+/// Work that must not wait for room submits nothing, and says so.
+#[test]
+fn a_full_ring_refuses_what_must_not_wait() {
+    let queue = Queue::fake();
+    let handle = Arc::clone(queue.handle());
+    let (input, mut output) = (
+        Fake::of(handle.device(), IN),
+        Fake::of(handle.device(), OUT),
+    );
+    let core = Core::fake(queue);
+    let stream = Stream { core };
+    let ended = stream.scope(|work| {
+        let work = work.nonblocking();
+        while nop(&work).is_ok() {}
+        let full = packets(&stream).len();
+        let mut to = output.slice_mut::<u64>();
+        for refused in [
+            nop(&work),
+            work.copy(input.slice(), &mut to),
+            work.fill(&mut to, 1),
+            work.launch(testgpu::Spin {
+                time: Duration::ZERO,
+            }),
+            work.timestamp(&mut to, 0),
+            work.wait_value(&to, 0, 1),
+            work.write_value(&mut to, 0, 1),
+        ] {
+            assert_eq!(refused.expect_err("full").errno(), Errno::EAGAIN as i32);
+        }
+        assert_eq!(packets(&stream).len(), full);
+        Ok(())
+    });
+    // The end waits, for which it asks a driver.
+    assert_eq!(ended.expect_err("no driver").errno(), Errno::ENOTTY as i32);
+}
+
 /// Memory of work that could not be submitted comes back with the error.
 #[test]
 fn a_submission_that_fails_gives_its_memory_back() {
