@@ -251,7 +251,7 @@ impl Bound {
         enabled: &mut Option<Enabled>,
     ) -> Result<Pin<KBox<Self>>> {
         let device = device.clone();
-        let place = stats::Function::of(&device.identity);
+        let place = stats::Bdf::of(&device.identity);
         let place = CString::try_from_fmt(fmt!("{}", place))?;
         KBox::try_pin_init(
             try_pin_init!(Self {
@@ -439,7 +439,7 @@ impl Device {
 
     /// Makes the statistics of the new context `id`.
     pub(crate) fn stats(&self, id: u64) -> Result<Arc<Stats>> {
-        let function = stats::Function::of(&self.identity);
+        let function = stats::Bdf::of(&self.identity);
         Stats::new(function, id, self.totals.clone())
     }
 

@@ -20,13 +20,13 @@ use kernel::{
 
 /// The address of a PCI function.
 #[derive(Clone, Copy)]
-pub(crate) struct Function {
+pub(crate) struct Bdf {
     pub(crate) domain: u32,
     pub(crate) bus: u8,
     pub(crate) devfn: u8,
 }
 
-impl Function {
+impl Bdf {
     /// Takes the address from the answer of GET_INFO.
     pub(crate) fn of(identity: &pinmap_info) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Function {
     }
 }
 
-impl kernel::fmt::Display for Function {
+impl kernel::fmt::Display for Bdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (slot, function) = (self.devfn >> 3, self.devfn & 7);
         f.write_fmt(format_args!(
@@ -212,7 +212,7 @@ impl Totals {
 
 /// A context, as it appears in statistics.
 pub(crate) struct Stats {
-    function: Function,
+    function: Bdf,
     context: u64,
     own: Totals,
     #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for faults"))]
@@ -221,7 +221,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     /// Makes the statistics of a context, whose faults count in its device, too.
-    pub(crate) fn new(function: Function, context: u64, device: Arc<Totals>) -> Result<Arc<Self>> {
+    pub(crate) fn new(function: Bdf, context: u64, device: Arc<Totals>) -> Result<Arc<Self>> {
         let this = Self {
             function,
             context,
@@ -231,7 +231,7 @@ impl Stats {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    pub(crate) fn function(&self) -> Function {
+    pub(crate) fn function(&self) -> Bdf {
         self.function
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct QueueFault {
 
 /// How the service of a fault ended.
 #[cfg(not(pinmap_flat))]
-pub(crate) enum Service {
+pub(crate) enum FaultEnd {
     Served {
         pages: u64,
         retries: u64,
@@ -123,15 +123,10 @@ pub(crate) fn fault_begin(stats: &Stats, fault: impl FnOnce() -> QueueFault) {
 
 /// Records how the service of a fault ended, after `ns` nanoseconds.
 #[cfg(not(pinmap_flat))]
-pub(crate) fn fault_end(
-    stats: &Stats,
-    ns: u64,
-    service: Service,
-    fault: impl FnOnce() -> QueueFault,
-) {
-    let tracepoint = match service {
-        Service::Served { .. } => Tracepoint::FaultServed,
-        Service::Failed { .. } => Tracepoint::FaultFailed,
+pub(crate) fn fault_end(stats: &Stats, ns: u64, end: FaultEnd, fault: impl FnOnce() -> QueueFault) {
+    let tracepoint = match end {
+        FaultEnd::Served { .. } => Tracepoint::FaultServed,
+        FaultEnd::Failed { .. } => Tracepoint::FaultFailed,
     };
     if !tracepoint.is_on() {
         return;
@@ -140,13 +135,13 @@ pub(crate) fn fault_end(
         ns,
         ..about(stats, fault())
     };
-    tracepoint.emit(&match service {
-        Service::Served { pages, retries } => Record {
+    tracepoint.emit(&match end {
+        FaultEnd::Served { pages, retries } => Record {
             pages,
             retries,
             ..record
         },
-        Service::Failed {
+        FaultEnd::Failed {
             reason,
             errno,
             retries,

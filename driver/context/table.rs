@@ -92,7 +92,7 @@ pub(super) struct Table {
     pub(super) ranges: RBTree<u64, Range>,
     pub(super) windows: Windows,
     /// Memory of what was released last, for the next registrations.
-    spares: KVec<Spares>,
+    spares: KVec<Kept>,
 }
 
 /// The user addresses of a registration, besides the last one.
@@ -102,7 +102,7 @@ struct Place {
 }
 
 /// Memory for a registration.
-struct Spares {
+struct Kept {
     buffer: Spare,
     nodes: Nodes,
 }
@@ -331,7 +331,7 @@ impl Table {
             return Ok(None);
         }
         let handle = self.prepare((!is_free).then_some(plan.span))?;
-        let Spares { buffer, nodes } = self.spares.pop().ok_or(ENOMEM)?;
+        let Kept { buffer, nodes } = self.spares.pop().ok_or(ENOMEM)?;
         let (buffer, kit) = buffer.register(plan, handle);
         let entry = Entry::new(&buffer, Role::Home);
         self.insert(handle, entry, Some(plan.span), nodes);

@@ -4,7 +4,7 @@
 #[cfg(pinmap_mirror)]
 use crate::sys::mm::new_page::NewPage;
 use crate::{
-    gpu::mmu::pager::Area,
+    gpu::mmu::pager::Vma,
     logic::{
         pte::{Format, Memory},
         span::Span,
@@ -98,7 +98,7 @@ pub(crate) struct Stop {
     /// A `PINMAP_FAULT_` value.
     pub(crate) reason: u32,
     /// The part of the program's memory around `addr`, if the fault could not be served there.
-    pub(crate) area: Option<Area>,
+    pub(crate) area: Option<Vma>,
 }
 
 impl Stop {

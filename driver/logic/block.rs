@@ -204,7 +204,7 @@ impl Run {
 
 /// Pages of a block that a device was lent.
 #[derive(Clone, Debug, Default)]
-pub struct Block {
+pub struct LentPages {
     present: Pages,
     /// Present pages that the device may write to.
     writable: Pages,
@@ -215,7 +215,7 @@ pub struct Block {
     large: bool,
 }
 
-impl Block {
+impl LentPages {
     /// Returns the pages that the device has.
     pub fn present(&self) -> Pages {
         self.present
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_large_entry_leaves_as_a_whole() {
-        let mut block = Block::default();
+        let mut block = LentPages::default();
         block.enter_large(true);
         assert!(block.is_large());
         let (taken, large) = block.leave(Pages::range(7, 7));
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn neighbouring_runs_are_not_one() {
-        let mut block = Block::default();
+        let mut block = LentPages::default();
         block.enter(Run { first: 0, count: 4 }, true);
         block.enter(Run { first: 4, count: 4 }, false);
         assert_eq!(block.leave(Pages::range(4, 4)).0, Pages::range(4, 7));
@@ -421,7 +421,7 @@ mod tests {
         fn runs_come_and_go(
             steps in prop::collection::vec((0usize..PAGES, 1usize..40, 0u8..3), 1..80),
         ) {
-            let mut block = Block::default();
+            let mut block = LentPages::default();
             let mut runs: Vec<(Run, bool)> = Vec::new(); // and whether it leaves
             for (first, count, what) in steps {
                 let run = Run { first, count: count.min(PAGES - first) };
@@ -468,7 +468,7 @@ mod tests {
             let mut pages = Pages::range(first, last);
             pages.set(page, true);
             let _ = (pages.has(page), pages.next(page), pages.count());
-            let mut block = Block::default();
+            let mut block = LentPages::default();
             let _ = (block.leave(pages), block.take_left(pages));
         }
     }

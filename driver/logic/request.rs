@@ -258,7 +258,7 @@ pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
     dead_code,
     reason = "for managed memory, which some kernels cannot have"
 )]
-pub struct Managing {
+pub struct ManagePlan {
     /// The addresses.
     pub range: Span,
     /// Advice that holds there where the program has given none.
@@ -272,7 +272,7 @@ pub struct Managing {
     dead_code,
     reason = "for managed memory, which some kernels cannot have"
 )]
-pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<Managing, Refusal> {
+pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<ManagePlan, Refusal> {
     if flags & !(PINMAP_MANAGE_ALL | PINMAP_MANAGE_HOST | PINMAP_MANAGE_WINDOW) != 0 {
         return Err(Refusal::Unsupported);
     }
@@ -284,7 +284,7 @@ pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<Man
     };
     if flags & PINMAP_MANAGE_ALL != 0 {
         return match (address, length) {
-            (0, 0) if !is_window => Ok(Managing {
+            (0, 0) if !is_window => Ok(ManagePlan {
                 range: bounds,
                 advice,
                 is_window,
@@ -296,7 +296,7 @@ pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<Man
     if is_window && (address | length) & (LARGE - 1) != 0 {
         return Err(Refusal::Invalid);
     }
-    Ok(Managing {
+    Ok(ManagePlan {
         range,
         advice,
         is_window,

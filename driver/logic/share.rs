@@ -48,7 +48,7 @@ pub const TABLES_EACH: u64 = 8;
 
 /// Use of a device's memory, in frames.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Frames {
+pub struct FrameUse {
     /// Frames that are not in use.
     pub free: u64,
     /// Frames that are kept for tables: half for future contexts, half for tables beyond those that
@@ -62,7 +62,7 @@ pub struct Frames {
     pub beyond: u64,
 }
 
-impl Frames {
+impl FrameUse {
     /// Returns how many frames are kept for future contexts.
     const fn for_newcomers(&self) -> u64 {
         let set_aside = self.contexts.saturating_mul(TABLES_EACH);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     /// A device with 1 MiB.
-    const SMALL: Frames = Frames {
+    const SMALL: FrameUse = FrameUse {
         free: 256,
         reserve: 16,
         contexts: 0,
@@ -111,7 +111,7 @@ mod tests {
     };
 
     /// Opens contexts until no more can be opened. Returns how many, and what is left.
-    fn open_all(mut frames: Frames) -> (u64, Frames) {
+    fn open_all(mut frames: FrameUse) -> (u64, FrameUse) {
         let mut mine = 0;
         while frames.has_context(mine) {
             mine += 1;
@@ -128,7 +128,7 @@ mod tests {
     fn no_user_has_all_contexts() {
         // Programs have all frames that they can have.
         assert_eq!(SMALL.for_programs(), 240);
-        let full = Frames { free: 16, ..SMALL };
+        let full = FrameUse { free: 16, ..SMALL };
         assert_eq!(full.for_programs(), 0);
         let (first, frames) = open_all(full);
         let (second, frames) = open_all(frames);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn tables_leave_the_others_theirs() {
-        let (_, mut frames) = open_all(Frames { free: 16, ..SMALL });
+        let (_, mut frames) = open_all(FrameUse { free: 16, ..SMALL });
         assert!(frames.has_table());
         while frames.has_table() {
             frames.free -= 1;
@@ -163,7 +163,7 @@ mod tests {
             others in 0u64..20,
         ) {
             let unused = (contexts * TABLES_EACH).saturating_sub(used);
-            let frames = Frames { free, reserve, contexts, unused, beyond };
+            let frames = FrameUse { free, reserve, contexts, unused, beyond };
             proptest::prop_assert!(frames.for_programs() <= free.saturating_sub(unused));
             if frames.has_table() {
                 proptest::prop_assert!(free > unused);

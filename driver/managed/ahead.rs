@@ -30,7 +30,7 @@ use kernel::{
 };
 
 /// A block that moves because one before it was touched.
-pub(super) struct Step<'a> {
+pub(super) struct Ahead<'a> {
     past: &'a Past,
     block: Span,
     rule: Rule,
@@ -43,11 +43,11 @@ pub(super) fn move_ahead<'a>(
     areas: &'a Areas<'_>,
     fault: Fault,
     moving: Moving<'a>,
-    line: &mut Line<'a, Option<Step<'a>>>,
+    line: &mut Line<'a, Option<Ahead<'a>>>,
 ) -> Result<Outcome> {
     let managed: &Managed = managing;
     let mut touched = Ok(Outcome::default());
-    let mut end = |(step, moving): (Option<Step<'_>>, Moving<'_>)| match step {
+    let mut end = |(step, moving): (Option<Ahead<'_>>, Moving<'_>)| match step {
         None => touched = moving.finish(),
         Some(step) => {
             // What was not copied is where it was.
@@ -85,7 +85,7 @@ fn begin<'a>(
     areas: &'a Areas<'_>,
     number: u64,
     touched: Fault,
-) -> Result<Option<(Step<'a>, Moving<'a>)>> {
+) -> Result<Option<(Ahead<'a>, Moving<'a>)>> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();
     let start = number.checked_mul(LARGE).ok_or(EINVAL)?;
@@ -117,7 +117,7 @@ fn begin<'a>(
     let (Some(mut reserved), true) = (reserved, all.covers(block)) else {
         return Ok(None);
     };
-    let step = Step {
+    let step = Ahead {
         past,
         block,
         rule: plan.rule,

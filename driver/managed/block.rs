@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     gpu::mmu::leaves::{Lower, Supply, Upper},
     logic::{
-        block::{self, Pages, Run},
+        block::{LentPages, Pages, Run},
         place::Placement,
         pte::{Access, Memory, LARGE},
         request::Target,
@@ -42,7 +42,7 @@ pub(super) struct Service {
 
 /// Pages that the device has.
 pub(super) struct Lent {
-    pub(super) pages: block::Block,
+    pub(super) pages: LentPages,
     /// Pages of these that are in VRAM: the IOMMU has nothing to do with them.
     private: Pages,
     /// The table for single pages, once there was one.
@@ -124,7 +124,7 @@ impl Spare {
             range: Some(range),
         };
         let lent = Lent {
-            pages: block::Block::default(),
+            pages: LentPages::default(),
             private: Pages::NONE,
             lower: None,
         };

@@ -130,7 +130,7 @@ impl<'a> Turn<'a> {
 }
 
 /// A call, and how it moves memory.
-struct Course<'a> {
+struct Call<'a> {
     managed: &'a Managed,
     mm: &'a Mm,
     home: bool,
@@ -146,7 +146,7 @@ impl Managed {
     /// of it is managed; `EIO`: the device did not copy; `EINTR`: a fatal signal came.
     pub(crate) fn prefetch(&self, mm: &Mm, range: Span, home: bool) -> Result<Prefetched> {
         self.check_managed(range)?;
-        let mut course = Course {
+        let mut call = Call {
             managed: self,
             mm,
             home,
@@ -158,13 +158,13 @@ impl Managed {
         let mut rest = Some(range);
         let mut done = Prefetched::default();
         while rest.is_some() {
-            let (some, missed) = course.advance(&mut rest)?;
+            let (some, missed) = call.advance(&mut rest)?;
             done.add(some);
             for (part, first) in missed {
-                done.add(course.try_again(part, first)?);
+                done.add(call.try_again(part, first)?);
             }
         }
-        self.keep_snapshot(course.snapshot);
+        self.keep_snapshot(call.snapshot);
         Ok(done)
     }
 
@@ -172,7 +172,7 @@ impl Managed {
     pub(crate) fn preflight(&self, mm: &Mm, range: Span, home: bool) -> Result<Prefetched> {
         self.check_managed(range)?;
         let gpu = self.vm.gpu();
-        let mut course = Course {
+        let mut call = Call {
             managed: self,
             mm,
             home,
@@ -190,15 +190,14 @@ impl Managed {
             let block = block_of(span.start());
             let part = span.intersection(block).ok_or(EINVAL)?;
             let areas = Areas::lock(mm)?;
-            course
-                .snapshot
+            call.snapshot
                 .read_locked(&areas, block.start(), gpu.token())?;
             areas.each(part, |part, area| {
                 if area.is_none() {
                     add(&mut told.fixed, part.pages());
                     return Ok(());
                 }
-                let there = course.count_there(part);
+                let there = call.count_there(part);
                 add(&mut told.there, there);
                 add(&mut told.moved, part.pages().saturating_sub(there));
                 Ok(())
@@ -255,7 +254,7 @@ impl Managed {
     }
 }
 
-impl<'a> Course<'a> {
+impl<'a> Call<'a> {
     /// Moves some blocks of `rest`, and takes them from it.
     fn advance(&mut self, rest: &mut Option<Span>) -> Result<(Prefetched, Missed)> {
         let gpu = self.managed.vm.gpu();

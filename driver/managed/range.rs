@@ -179,8 +179,8 @@ pub(crate) struct Refused {
 
 impl Range {
     /// Makes a range of which nothing has happened, as `plan` says.
-    pub(crate) fn new(plan: &request::Managing, events: &Arc<EventQueue>) -> Result<Arc<Self>> {
-        let request::Managing {
+    pub(crate) fn new(plan: &request::ManagePlan, events: &Arc<EventQueue>) -> Result<Arc<Self>> {
+        let request::ManagePlan {
             range: span,
             advice,
             is_window,

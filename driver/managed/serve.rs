@@ -15,7 +15,7 @@ use super::{
     Managed, Managing,
 };
 use crate::{
-    gpu::mmu::pager::{Area, Pager, Refusal, Served, Taker},
+    gpu::mmu::pager::{Pager, Refusal, Served, Taker, Vma},
     logic::{
         block::{Pages, PAGES},
         changes::Moment,
@@ -26,7 +26,7 @@ use crate::{
     sys::{
         mm::{
             hmm::{self, Leaf, Snapshot},
-            migrate::{self, HomeFault},
+            migrate::{Area, HomeFault},
         },
         task,
         task::clock::{self, MICROSECOND},
@@ -93,7 +93,7 @@ impl Pager for Managing {
         }
     }
 
-    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, taker: Taker) {
+    fn was_taken(&self, area: &Area<'_>, part: Span, pages: u64, taker: Taker) {
         if !area.is_in(self.mm()) {
             return;
         }
@@ -360,7 +360,7 @@ impl<'a> Serving<'a> {
             return Ok(());
         }
         Err(Refusal {
-            area: found.area.map(|(span, flags)| Area { span, flags }),
+            area: found.area.map(|(span, flags)| Vma { span, flags }),
             ..Refusal::new(found.reason, error.unwrap_or(EFAULT))
         })
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Handles that are reserved, and cannot be used yet.
 
-use super::{key, Context, Entry, Nodes, Role, Spares, SPARES};
+use super::{key, Context, Entry, Kept, Nodes, Role, SPARES};
 use crate::{
     buffer::{Buffer, Kit, Spare},
     context::Guest,
@@ -66,7 +66,7 @@ impl Context {
         let Some(buffer) = Spare::new(buffer, kit) else {
             return;
         };
-        let spares = Spares { buffer, nodes };
+        let spares = Kept { buffer, nodes };
         let mut table = self.table.lock();
         let left = if table.gone {
             Some(spares)

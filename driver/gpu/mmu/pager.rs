@@ -9,7 +9,7 @@
 use super::vm::Vm;
 use crate::logic::span::Span;
 #[cfg(pinmap_mirror)]
-use crate::{sys::mm::migrate, sys::mm::migrate::HomeFault};
+use crate::sys::mm::migrate::{Area, HomeFault};
 use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
@@ -48,7 +48,7 @@ pub(crate) trait Pager: Send + Sync {
     /// Tells that `taker` took `pages` of VRAM that were in `part` of `area`, in one block. Called
     /// under the same conditions.
     #[cfg(pinmap_mirror)]
-    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, taker: Taker);
+    fn was_taken(&self, area: &Area<'_>, part: Span, pages: u64, taker: Taker);
 
     /// Takes everything away from the device, and serves nothing any more: the context's queues are
     /// gone, and its page tables go next. Sleeps, and waits for the device.
@@ -82,7 +82,7 @@ pub(crate) struct Served {
 
 /// A part of the program's memory, as `/proc/PID/maps` has it.
 #[derive(Clone, Copy)]
-pub(crate) struct Area {
+pub(crate) struct Vma {
     pub(crate) span: Span,
     /// `PINMAP_VMA_` flags.
     pub(crate) flags: u32,
@@ -96,7 +96,7 @@ pub(crate) struct Refusal {
     /// For the log of tracepoints. `EINTR`: the thread was told to stop, which is no failure.
     pub(crate) errno: Error,
     /// The area around the address, if there is one.
-    pub(crate) area: Option<Area>,
+    pub(crate) area: Option<Vma>,
     /// As in [`Served`].
     pub(crate) retries: u64,
 }
@@ -141,13 +141,7 @@ impl Vm {
 
     /// Tells what serves faults that pages were taken: see [`Pager::was_taken`].
     #[cfg(pinmap_mirror)]
-    pub(in crate::gpu) fn was_taken(
-        &self,
-        area: &migrate::Area<'_>,
-        part: Span,
-        pages: u64,
-        taker: Taker,
-    ) {
+    pub(in crate::gpu) fn was_taken(&self, area: &Area<'_>, part: Span, pages: u64, taker: Taker) {
         if let Paging::By(pager) = &*self.paging.lock() {
             pager.was_taken(area, part, pages, taker);
         }

@@ -193,21 +193,21 @@ impl Errand for Queue {
                 Err(_) => clock::now(),
             };
             let ns = ended.saturating_sub(begun);
-            let service = match &result {
+            let end = match &result {
                 Ok(served) => {
                     this.stats().fault_served(served.pages, ns);
-                    trace::Service::Served {
+                    trace::FaultEnd::Served {
                         pages: served.pages,
                         retries: served.retries,
                     }
                 }
-                Err(refusal) => trace::Service::Failed {
+                Err(refusal) => trace::FaultEnd::Failed {
                     reason: refusal.reason,
                     errno: refusal.errno,
                     retries: refusal.retries,
                 },
             };
-            trace::fault_end(this.stats(), ns, service, || this.traced(&fault));
+            trace::fault_end(this.stats(), ns, end, || this.traced(&fault));
             let is_served = result.is_ok();
             this.gpu().after_service(this, &fault, result);
             if let (Ok(server), true) = (server, is_served) {

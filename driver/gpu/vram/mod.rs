@@ -76,8 +76,8 @@ struct Free {
 }
 
 impl Free {
-    fn use_of(&self) -> share::Frames {
-        share::Frames {
+    fn use_of(&self) -> share::FrameUse {
+        share::FrameUse {
             free: self.frames.free(),
             reserve: self.reserve,
             contexts: self.users.len() as u64,
@@ -401,19 +401,19 @@ impl Gpu {
         taken.map(|frame| frame.saturating_mul(PAGE_SIZE))
     }
 
-    /// Allocates `bytes` of VRAM for a program: see [`Block::new`].
-    pub(crate) fn allocate(this: &Arc<Self>, bytes: u64) -> Result<Arc<Block>> {
-        Ok(Arc::new(Block::new(this, bytes)?, GFP_KERNEL_ACCOUNT)?)
+    /// Allocates `bytes` of VRAM for a program: see [`VramBlock::new`].
+    pub(crate) fn allocate(this: &Arc<Self>, bytes: u64) -> Result<Arc<VramBlock>> {
+        Ok(Arc::new(VramBlock::new(this, bytes)?, GFP_KERNEL_ACCOUNT)?)
     }
 }
 
 /// A contiguous piece of VRAM. Dropping it frees it.
-pub(crate) struct Block {
+pub(crate) struct VramBlock {
     gpu: Arc<Gpu>,
     span: Span,
 }
 
-impl Block {
+impl VramBlock {
     /// Allocates `bytes`, whole pages, zeroed. `ENOSPC`: not free in one piece. Sleeps; a fatal
     /// signal stops it.
     fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self> {
@@ -437,20 +437,20 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for VramBlock {
     fn drop(&mut self) {
         self.gpu.vram.give(self.span);
         self.gpu.leave_use();
     }
 }
 
-impl VramRange for Block {
+impl VramRange for VramBlock {
     fn span(&self) -> Span {
         self.span
     }
 }
 
-impl DevicePages for Block {
+impl DevicePages for VramBlock {
     fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         let at = self.span.start().checked_add(offset)?;
         if !self.span.contains(at) {
