@@ -162,6 +162,160 @@
 //!
 //! # Mistakes that do not compile
 //!
+//! The owner of memory on which the device works cannot read it before the scope has ended:
+//!
+//! ```compile_fail,E0502
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let mut data = numbers.slice_mut();
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
+//!     assert_eq!(numbers.get(0)?, 1.0);
+//!     work.stream().synchronize()
+//! }) }
+//! ```
+//!
+//! An ordinary slice that is lent to the device cannot be used before the scope has ended, neither
+//! by its owner nor as another operand:
+//!
+//! ```compile_fail,E0502
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, mut numbers: Vec<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let mut data = work.slice_mut(&mut numbers)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
+//!     assert_eq!(numbers[0], 1.0);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0502
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
+//! stream.scope(|work| {
+//!     let (mut y, x) = (work.slice_mut(numbers)?, work.slice(numbers)?);
+//!     work.launch(testgpu::Saxpy { a: 1.0, x, y: &mut y })
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
+//! stream.scope(|work| {
+//!     let (first, second) = (work.slice_mut(numbers)?, work.slice_mut(numbers)?);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! A slice that is lent can neither be freed nor change its place:
+//!
+//! ```compile_fail,E0505
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let data = work.slice(&numbers)?;
+//!     drop(numbers);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, mut numbers: Vec<f32>) -> Result<()> {
+//! stream.scope(|work| {
+//!     let mut data = work.slice_mut(&mut numbers)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })?;
+//!     numbers.push(1.0);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! A slice that is lent must outlive the scope, and the device slice of it cannot:
+//!
+//! ```compile_fail,E0597
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream) -> Result<()> {
+//! stream.scope(|work| {
+//!     let mut numbers = vec![0.0; 1024];
+//!     let mut data = work.slice_mut(&mut numbers)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut data })
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0521
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
+//! let mut data = None;
+//! stream.scope(|work| {
+//!     data = Some(work.slice_mut(numbers)?);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! Memory that is only borrowed shared cannot be written:
+//!
+//! ```compile_fail,E0596
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream, numbers: &Vec<f32>) -> Result<()> {
+//! stream.scope(|work| work.slice_mut(numbers.as_mut_slice()).map(drop))
+//! # }
+//! ```
+//!
+//! Packets that the program makes itself can name any memory:
+//!
+//! ```compile_fail,E0133
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream) -> Result<()> {
+//! stream.scope(|work| work.submit_packets(&[testgpu::packet::fill(0x1000, 4096, 0, 0)]))
+//! # }
+//! ```
+//!
+//! The same memory cannot be borrowed exclusively twice:
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(numbers: &mut Allocation<f32>) -> Result<()> {
+//! let mut data = numbers.slice_mut();
+//! let mut again = numbers.slice_mut();
+//! data.set(0, 1.0)?;
+//! again.set(0, 2.0)
+//! # }
+//! ```
+//!
+//! The scope cannot leave its function:
+//!
+//! ```compile_fail,E0521
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f(stream: &Stream) -> Result<()> {
+//! let mut kept = None;
+//! stream.scope(|work| -> Result<()> {
+//!     kept = Some(work);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! Elements must have the type on which the kernel works:
+//!
+//! ```compile_fail,E0308
+//! # use pinmap::{accelerator::*, *};
+//! # use pinmap_testgpu as testgpu;
+//! # fn f<'s>(work: &Work<'s>, words: &mut DeviceSliceMut<'s, u32>) -> Result<()> {
+//! work.launch(testgpu::IncrementF32 { data: words })
+//! # }
+//! ```
+//!
 //! Memory that was handed over cannot be used:
 //!
 //! ```compile_fail,E0382
@@ -225,20 +379,6 @@
 //!     work.fill(&mut numbers.slice_mut(), 1.0)
 //! })?;
 //! # Ok(()) }
-//! ```
-//!
-//! An ordinary slice that is lent stays borrowed until the end of the scope:
-//!
-//! ```compile_fail,E0506
-//! # use pinmap::{accelerator::*, *};
-//! # use pinmap_testgpu as testgpu;
-//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
-//! accelerator::scope(|scope| {
-//!     let work = scope.on(stream);
-//!     work.launch(testgpu::IncrementF32 { data: &mut work.slice_mut(numbers)? })?;
-//!     numbers[0] = 1.0;
-//!     Ok(())
-//! }) }
 //! ```
 //!
 //! Memory that was handed over cannot be lent for longer than the work takes:
