@@ -61,13 +61,13 @@
 //! - [`Stream::submit`] takes memory over; [`Pending::wait`] gives it back.
 //!
 //! ```no_run
-//! use pinmap::accelerator::{self, Accelerator, StreamOptions};
+//! use pinmap::accelerator::{self, StreamOptions};
 //! use pinmap_testgpu as testgpu;
 //! # fn main() -> pinmap::Result<()> {
 //! let gpu = pinmap_testgpu::find()?;
 //! let (up, down) = (gpu.stream(StreamOptions::new())?, gpu.stream(StreamOptions::new())?);
 //! let ready = gpu.event()?;
-//! let (mut host, mut local) = (gpu.device().alloc::<f32>(1024)?, gpu.alloc_vram::<f32>(1024)?);
+//! let (mut host, mut local) = (gpu.alloc::<f32>(1024)?, gpu.alloc_vram::<f32>(1024)?);
 //!
 //! // Borrowed: both streams, in the order that the event makes.
 //! accelerator::scope(|scope| {

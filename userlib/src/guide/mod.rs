@@ -28,6 +28,11 @@ pub mod rings {}
 #[doc = include_str!("files.md")]
 pub mod files {}
 
+/// How to write the crate of an accelerator: its packets, its kernels, and how it is found.
+///
+#[doc = include_str!("accelerators.md")]
+pub mod accelerators {}
+
 /// Coherence: what CPU and device see of each other's accesses, and when.
 ///
 #[doc = include_str!("coherence.md")]

@@ -86,9 +86,10 @@ pub(crate) enum Mapped {
 }
 
 impl Device {
-    /// Allocates pinned host memory for `count` elements, zeroed, and maps it for the device. The
-    /// device address equals the user address: on a paged device always, on a flat one if the IOMMU
-    /// allows that. On a flat device this makes the context the owner.
+    /// Allocates pinned host memory for `count` elements, zeroed, and maps it for the device, at
+    /// the user address if the IOMMU allows that, on a paged device always. On a flat one this
+    /// makes the context the owner; one that drives few address bits needs registered memory
+    /// ([`address_bits`](crate::RegisterOptions::address_bits)).
     ///
     /// The memory is whole pages, huge ones if possible, and is charged to `RLIMIT_MEMLOCK` as
     /// registered memory is.
@@ -103,12 +104,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::failure`](crate::Error::failure) has the details.
-    ///
     /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOMEM`: over
     /// `RLIMIT_MEMLOCK`, or out of memory; `ENOSPC`: too many registrations and allocations;
     /// `EBUSY`: another context owns the device; `EPERM`: another process opened the device;
-    /// `ENODEV`: the device is gone.
+    /// `ENODEV`: the device is gone. [`Error::failure`](crate::Error::failure) has the details.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
         self.alloc_with(count, AllocOptions::new())
     }

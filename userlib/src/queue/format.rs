@@ -72,46 +72,8 @@ pub enum Direction {
 /// The packets that every stream of an accelerator needs. Device addresses are those of the
 /// context; all of them lie in memory that the context has mapped or managed.
 ///
-/// Given to [`Device::accelerator_with`](crate::Device::accelerator_with).
-///
-/// ```
-/// use pinmap::accelerator::{Direction, Packet, PacketFormat};
-///
-/// /// The packets of a made-up device: a word with the operation, and its arguments.
-/// #[derive(Debug)]
-/// struct Format;
-///
-/// fn packet(operation: u64, [a, b, c]: [u64; 3]) -> Packet {
-///     Packet::from_words([operation, a, b, c, 0, 0, 0, 0])
-/// }
-///
-/// // SAFETY: The manual of the device says of each operation what the trait demands.
-/// unsafe impl PacketFormat for Format {
-///     fn copy(&self, _: Direction, from: u64, to: u64, bytes: u64) -> Packet {
-///         packet(1, [from, to, bytes])
-///     }
-///
-///     fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet {
-///         packet(2 | u64::from(log2) << 8, [to, bytes, pattern])
-///     }
-///
-///     fn fence_write(&self, addr: u64, value: u64) -> Packet {
-///         packet(3, [addr, value, 0])
-///     }
-///
-///     fn fence_wait(&self, addr: u64, value: u64) -> Packet {
-///         packet(4, [addr, value, 0])
-///     }
-///
-///     fn timestamp(&self, addr: u64) -> Packet {
-///         packet(5, [addr, 0, 0])
-///     }
-///
-///     fn interrupt(&self) -> Packet {
-///         packet(6, [0; 3])
-///     }
-/// }
-/// ```
+/// Given to [`Device::accelerator_with`](crate::Device::accelerator_with). The guide
+/// [`accelerators`](crate::guide::accelerators) shows the whole crate of a device.
 ///
 /// # Safety
 ///
@@ -172,33 +134,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 
 /// A kernel with its operands, which live as long as the scope in which it is launched.
 ///
-/// The crate `pinmap-testgpu` has those of the test GPU. For a kernel of its own, a program
-/// implements this trait:
-///
-/// ```
-/// use pinmap::accelerator::{DeviceSliceMut, Kernel, Operands, Packet};
-/// use pinmap::Result;
-/// # use pinmap_testgpu::packet::Format as VendorFormat;
-///
-/// /// Negates numbers in place: operation 0x42 of the device, with address and count.
-/// struct Negate<'r, 'a> {
-///     data: &'r mut DeviceSliceMut<'a, i32>,
-/// }
-///
-/// // SAFETY: The device writes only `count` numbers from `addr` on, which is the operand.
-/// unsafe impl<'s, 'a: 's> Kernel<'s> for Negate<'_, 'a> {
-///     type Format = VendorFormat;
-///     const NAME: &'static str = "the kernel negate";
-///
-///     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
-///         let (addr, count) = (operands.write(self.data)?, self.data.len() as u64);
-///         Ok(Packet::from_words([0x42, addr, count, 0, 0, 0, 0, 0]))
-///     }
-/// }
-///
-/// fn negate(stream: &pinmap::accelerator::Stream, numbers: &mut pinmap::Allocation<i32>) ->
-/// Result<()> { stream.scope(|work| work.launch(Negate { data: &mut numbers.slice_mut() })) }
-/// ```
+/// The crate `pinmap-testgpu` has those of the test GPU. The guide
+/// [`accelerators`](crate::guide::accelerators) shows how another one is written.
 ///
 /// # Safety
 ///
