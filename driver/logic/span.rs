@@ -125,17 +125,6 @@ impl Span {
         }
     }
 
-    /// Returns the last `length` bytes of the span; `None` if that is none, or more than it has.
-    pub const fn tail(self, length: u64) -> Option<Self> {
-        let Some(minus_one) = length.checked_sub(1) else {
-            return None;
-        };
-        match self.last.checked_sub(minus_one) {
-            Some(start) if start >= self.start => Self::from_bounds(start, self.last),
-            _ => None,
-        }
-    }
-
     /// Returns the smallest span that covers both.
     pub const fn union(self, other: Self) -> Self {
         // INVARIANT: the smaller start is not above the larger last.
@@ -185,32 +174,6 @@ mod tests {
     fn nothing_is_before_the_first_address_or_behind_the_last() {
         let all = Span::from_bounds(0, u64::MAX).unwrap();
         assert_eq!((all.before(all), all.behind(all)), (None, None));
-    }
-
-    #[test]
-    fn edges_of_tail() {
-        let top = Span::from_bounds(u64::MAX - 0x2fff, u64::MAX).unwrap();
-        let bottom = Span::new(0, 0x3000).unwrap();
-        let all = Span::from_bounds(0, u64::MAX).unwrap();
-        let table = [
-            (top, 0, None),
-            (top, 1, Some(u64::MAX)),
-            (top, 0x1000, Some(u64::MAX - 0xfff)),
-            (top, 0x3000, Some(u64::MAX - 0x2fff)),
-            (top, 0x3001, None),
-            (top, u64::MAX, None),
-            (bottom, 0x1000, Some(0x2000)),
-            (bottom, 0x3000, Some(0)),
-            (bottom, 0x3001, None),
-            (bottom, u64::MAX, None),
-            (all, u64::MAX, Some(1)),
-            (all, 0, None),
-        ];
-        for (span, length, want) in table {
-            let tail = span.tail(length);
-            assert_eq!(tail.map(Span::start), want, "{span:x?} {length:#x}");
-            assert!(tail.is_none_or(|tail| tail.last() == span.last()));
-        }
     }
 
     #[test]
@@ -271,32 +234,6 @@ mod tests {
             prop_assert!(span.contains(address));
             prop_assert_eq!(span.start() % size, 0);
             prop_assert_eq!(span.length(), size);
-        }
-
-        /// The span may end at the last address of all.
-        #[test]
-        fn a_span_is_its_tail_and_what_is_before(
-            start: u64,
-            last in prop_oneof![any::<u64>(), Just(u64::MAX), u64::MAX - 0x10_000..=u64::MAX],
-            length in prop_oneof![any::<u64>(), 0_u64..0x20_000],
-        ) {
-            let span = Span::from_bounds(start.min(last), start.max(last)).unwrap();
-            match span.tail(length) {
-                Some(tail) => {
-                    prop_assert_eq!(tail.length(), length);
-                    prop_assert_eq!(tail.last(), span.last());
-                    prop_assert!(span.covers(tail));
-                    let before = tail.start() - span.start();
-                    prop_assert_eq!(
-                        u128::from(before) + u128::from(length),
-                        u128::from(span.last() - span.start()) + 1
-                    );
-                }
-                None => {
-                    let bytes = u128::from(span.last() - span.start()) + 1;
-                    prop_assert!(length == 0 || u128::from(length) > bytes);
-                }
-            }
         }
 
         #[test]

@@ -157,7 +157,6 @@ struct pinmap_region {
 int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
 bool pinmap_is_coherent(struct device *dev);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
-gfp_t pinmap_gfp_for_another(void);
 const char *pinmap_device_name(const struct device *dev);
 
 /* irq_eventfd.rs */
@@ -347,8 +346,6 @@ bool pinmap_fatal_signal_pending(void);
 void pinmap_assert_mmap_unlocked(void);
 void pinmap_cond_resched(void);
 unsigned long pinmap_task_size(void);
-bool pinmap_is_real_time(void);
-unsigned int pinmap_online_cpus(void);
 
 /* thread.rs */
 struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);
@@ -387,15 +384,13 @@ void pinmap_poll_wait(struct file *file, struct wait_queue_head *queue,
 enum pinmap_queue {
 	PINMAP_QUEUE_WATCH = 0,
 	PINMAP_QUEUE_END = 1,
-	PINMAP_QUEUE_MAP = 2,
-	PINMAP_QUEUE_GUARD = 3,
-	PINMAP_QUEUE_START = 4,
-	PINMAP_QUEUES = 5,
+	PINMAP_QUEUE_GUARD = 2,
+	PINMAP_QUEUE_START = 3,
+	PINMAP_QUEUES = 4,
 };
 int pinmap_queues_begin(void);
 void pinmap_queues_end(void);
 struct workqueue_struct *pinmap_queue(u32 which);
-void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), void *other_data);
 
 /* trace.rs; the tracepoints are in trace.h */
 enum pinmap_trace_what {

@@ -386,33 +386,6 @@ static void bench_threads(enum kind kind, size_t length)
 	memory_free(&memory);
 }
 
-/* Measures one call of pinmap with and without a second processor that could help. */
-static void bench_processors(enum kind kind, size_t length)
-{
-	static const char *const second = "/sys/devices/system/cpu/cpu1/online";
-	static const char *const names[] = { "one-processor", "two-processors" };
-	static struct samples add[2];
-	struct memory memory;
-
-	if (!fits(&pinmap_system, &(struct memory){ .kind = kind, .fd = -1 }) ||
-	    !try_write_file(second, "1"))
-		return;
-	memory = memory_new(kind, length);
-	for (unsigned int round = 0; round <= rounds; round++) {
-		for (unsigned int more = 0; more < 2; more++) {
-			uint64_t add_ns, remove_ns;
-
-			write_file(second, more ? "1" : "0");
-			once(&pinmap_system, &memory, memory.addr, length, &add_ns, &remove_ns);
-			if (round)
-				sample(&add[more], add_ns);
-		}
-	}
-	for (unsigned int more = 0; more < 2; more++)
-		report("register-by", length, kind, names[more], &add[more]);
-	memory_free(&memory);
-}
-
 static size_t parse_size(const char *text)
 {
 	char *end;
@@ -462,9 +435,8 @@ static void parse(int argc, char **argv)
 			fprintf(stderr,
 				"usage: bench [--label LABEL] [--rounds N] [--max SIZE] "
 				"[--system NAME] [--least] [OPERATION[/KIND]...]\n"
-				"OPERATION: register, release-first, pair, alloc, threads, "
-				"processors; KIND: 4k-scattered, 4k-natural, thp, hugetlb, "
-				"memfd-huge\n");
+				"OPERATION: register, release-first, pair, alloc, threads; "
+				"KIND: 4k-scattered, 4k-natural, thp, hugetlb, memfd-huge\n");
 			exit(2);
 		}
 	}
@@ -498,9 +470,5 @@ int main(int argc, char **argv)
 		bench_alloc(usual);
 	if (wanted("threads", NATURAL) && usual <= max_length)
 		bench_threads(NATURAL, usual);
-	for (enum kind kind = NATURAL; kind <= SCATTERED; kind++) {
-		if (wanted("processors", kind) && usual <= max_length)
-			bench_processors(kind, usual);
-	}
 	return 0;
 }

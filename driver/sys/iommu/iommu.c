@@ -105,15 +105,6 @@ void pinmap_gather_sync(struct iommu_domain *domain, struct iommu_iotlb_gather *
 	iommu_iotlb_sync(domain, gather);
 }
 
-/*
- * Flags for whoever allocates on behalf of another task, and so is not killed with it: the
- * allocation fails rather than calling the OOM killer.
- */
-gfp_t pinmap_gfp_for_another(void)
-{
-	return GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
-}
-
 const char *pinmap_device_name(const struct device *dev)
 {
 	return dev_name(dev);

@@ -53,15 +53,3 @@ pub(crate) fn signal_pending() -> bool {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_signal_pending() }
 }
-
-/// Whether the current task is a real-time or deadline one.
-pub(super) fn is_real_time() -> bool {
-    // SAFETY: No requirements.
-    unsafe { helpers::pinmap_is_real_time() }
-}
-
-/// Number of CPUs that are online.
-pub(super) fn online_cpus() -> u32 {
-    // SAFETY: No requirements.
-    unsafe { helpers::pinmap_online_cpus() }
-}

@@ -35,14 +35,3 @@ unsigned long pinmap_task_size(void)
 {
 	return TASK_SIZE;
 }
-
-/* Whether the current task is a real-time or deadline one. */
-bool pinmap_is_real_time(void)
-{
-	return rt_or_dl_task(current);
-}
-
-unsigned int pinmap_online_cpus(void)
-{
-	return num_online_cpus();
-}

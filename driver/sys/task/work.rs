@@ -7,12 +7,10 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h).
 
-use crate::sys::{helpers, task};
-use core::ptr;
+use crate::sys::helpers;
 use kernel::{
     bindings,
     error::to_result,
-    ffi,
     prelude::*,
     sync::Arc,
     workqueue::{HasDelayedWork, HasWork, Queue, Work, WorkItem},
@@ -64,33 +62,6 @@ pub(crate) fn guarding() -> &'static Queue {
 #[cfg(not(pinmap_flat))]
 pub(crate) fn starting() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_START)
-}
-
-/// Calls the function that `data` points to.
-///
-/// # Safety
-///
-/// `data` must point to a `&mut dyn FnMut()` that nobody else uses, and which may be called in the
-/// current thread.
-unsafe extern "C" fn call(data: *mut ffi::c_void) {
-    // SAFETY: By the requirements.
-    (unsafe { &mut *data.cast::<&mut dyn FnMut()>() })();
-}
-
-/// Calls `own`, and meanwhile `other` on another CPU, if one has time. Neither runs any more when
-/// this returns. What `other` allocates is charged to the current task's cgroup.
-pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
-    // Nobody would help on a single CPU; and a real-time task does not wait for a worker that is
-    // not.
-    if task::online_cpus() == 1 || task::is_real_time() {
-        own();
-        return;
-    }
-    let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
-    let (own, other) = (ptr::from_mut(&mut own), ptr::from_mut(&mut other));
-    // SAFETY: Each function is called only before this returns, by one thread: the first one by the
-    // current thread. Each has its own data; `other` is `Send`, so any thread may call it.
-    unsafe { helpers::pinmap_beside(Some(call), own.cast(), Some(call), other.cast()) };
 }
 
 /// Takes `item` off its queue, or waits until it has run. Must not be called from its own `run`.

@@ -309,7 +309,7 @@ impl<M: Memory> Registered<M> {
     /// Memory on which a device works cannot be released:
     ///
     /// ```compile_fail,E0505
-    /// # use pinmap::{accelerator::*, *};
+    /// # use pinmap::*;
     /// # use pinmap_testgpu as testgpu;
     /// # fn f(stream: &Stream, mut numbers: Vec<Registered<Vec<f32>>>) -> Result<()> {
     /// stream.scope(|work| {

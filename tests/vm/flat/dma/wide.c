@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The last pages are mapped in blocks of 512 runs, by two processors, the shortest block first. */
+/* The last pages are mapped in blocks of 512 runs; the last block is shorter. */
 enum { FIRST_PAGES = 400, LAST_PAGES = 8 * 512 + 376 };
 
 static const uint64_t last_page = 0 - (uint64_t)PAGE;
