@@ -10,3 +10,6 @@ mod uapi;
 #[path = "mod.rs"]
 mod logic;
 pub use logic::*;
+
+#[cfg(any(test, target_family = "wasm"))]
+mod claims;

@@ -267,7 +267,6 @@ impl Iterator for Leaves {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const FORMAT: Format = Format {
         valid: 1,
@@ -361,34 +360,5 @@ mod tests {
         assert_eq!(FORMAT.leaf(leaf(0x5000, true), Access::Read, true), None);
         assert_eq!(FORMAT.leaf(leaf(1 << 52, false), Access::Read, true), None);
         assert_eq!(FORMAT.leaf(local(0x7000), Access::Read, true), Some(0x7043));
-    }
-
-    proptest! {
-        #[test]
-        fn leaves_cover_the_span_once(
-            start in 0u64..1 << 12,
-            pages in 1u64..3000,
-            to in 0u64..1 << 12,
-        ) {
-            let (start, length) = (start * PAGE_SIZE, pages * PAGE_SIZE);
-            let mut at = start;
-            for leaf in leaves(start, length, Memory::Host(to * PAGE_SIZE)) {
-                prop_assert_eq!(leaf.va, at);
-                prop_assert_eq!(leaf.memory, Memory::Host(to * PAGE_SIZE + (at - start)));
-                prop_assert!(FORMAT.leaf(leaf, Access::Write, true).is_some());
-                at += leaf.bytes();
-            }
-            prop_assert_eq!(at, start + length);
-        }
-
-        #[test]
-        fn nothing_panics(start: u64, last: u64, to: u64) {
-            if let Some(span) = Span::from_bounds(start, last) {
-                for leaf in Leaves::new(span, Memory::Vram(to)).take(5) {
-                    let _ = FORMAT.leaf(leaf, Access::Read, false);
-                }
-            }
-            let _ = (slot(9, to), FORMAT.table(to));
-        }
     }
 }

@@ -146,7 +146,6 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn edges_of_new() {
@@ -182,63 +181,5 @@ mod tests {
         assert_eq!(all.length(), u64::MAX);
         assert_eq!(all.pages(), 1 << 52);
         assert!(all.is_whole_pages());
-    }
-
-    fn any_span() -> impl Strategy<Value = Span> {
-        (any::<u64>(), any::<u64>())
-            .prop_map(|(a, b)| Span::from_bounds(a.min(b), a.max(b)).unwrap())
-    }
-
-    /// Makes spans near each other, so that touching and overlapping are common.
-    fn near_span() -> impl Strategy<Value = Span> {
-        (0u64..40, 0u64..10)
-            .prop_map(|(start, extra)| Span::from_bounds(start, start + extra).unwrap())
-    }
-
-    proptest! {
-        #[test]
-        fn new_and_bounds_agree(start: u64, length: u64) {
-            match Span::new(start, length) {
-                Ok(span) => {
-                    prop_assert_eq!(span.length(), length);
-                    prop_assert_eq!(Some(span), Span::from_bounds(span.start(), span.last()));
-                }
-                Err(Refusal::Invalid) => prop_assert_eq!(length, 0),
-                Err(_) => prop_assert!(u128::from(start) + u128::from(length) > 1 << 64),
-            }
-        }
-
-        #[test]
-        fn overlap_is_a_shared_address(a in near_span(), b in near_span()) {
-            let shared = (0..60).filter(|&x| a.contains(x) && b.contains(x)).count() as u64;
-            prop_assert_eq!(a.overlaps(b), shared > 0);
-            prop_assert_eq!(a.overlaps(b), b.overlaps(a));
-            prop_assert_eq!(a.intersection(b).map_or(0, Span::length), shared);
-            prop_assert_eq!(a.covers(b), shared == b.length());
-        }
-
-        #[test]
-        fn a_span_is_what_is_before_in_and_behind(a in near_span(), b in near_span()) {
-            for address in 0..60 {
-                let is_in = |part: Option<Span>| part.is_some_and(|part| part.contains(address));
-                let wanted = a.contains(address);
-                prop_assert_eq!(is_in(a.before(b)), wanted && address < b.start());
-                prop_assert_eq!(is_in(a.behind(b)), wanted && address > b.last());
-            }
-        }
-
-        #[test]
-        fn aligned_spans_have_their_address(address: u64, shift in 0_u32..64) {
-            let size = 1 << shift;
-            let span = Span::aligned(address, size);
-            prop_assert!(span.contains(address));
-            prop_assert_eq!(span.start() % size, 0);
-            prop_assert_eq!(span.length(), size);
-        }
-
-        #[test]
-        fn union_covers_both(a in any_span(), b in any_span()) {
-            prop_assert!(a.union(b).covers(a) && a.union(b).covers(b));
-        }
     }
 }

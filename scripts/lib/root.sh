@@ -14,12 +14,14 @@ ROOT_PACKAGES=(
 	ca-certificates
 )
 ROOT_BACKPORTS=(qemu-system-x86)
-# Packages for making and trying the Debian packages, the C library and the Python module.
+# Packages for making and trying the Debian packages, the C library and the Python module, and for
+# proofs.
 SYSTEM_PACKAGES=(
 	build-essential debhelper dh-dkms dkms lintian fakeroot
 	pkgconf valgrind abigail-tools cbindgen
 	python3-maturin python3-numpy python3-pytest python3-matplotlib
 	ovmf python3-virt-firmware
+	cbmc wabt libstd-rust-dev-wasm32
 )
 
 root_key() {

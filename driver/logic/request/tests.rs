@@ -5,7 +5,6 @@ use super::*;
 use crate::uapi::{
     PINMAP_ADVICE_ACCESSED_BY, PINMAP_ADVICE_PREFER_DEVICE, PINMAP_ADVICE_PREFER_HOST,
 };
-use proptest::prelude::*;
 
 const USER_LAST: u64 = 0x7fff_ffff_efff;
 
@@ -530,24 +529,4 @@ fn map_says_where() {
         Ok(Placement::Fixed(u64::MAX - 0x1fff))
     );
     assert_eq!(placement(Some(u64::MAX - 0xfff)), Err(Refusal::Overflow));
-}
-
-proptest! {
-    #[test]
-    fn a_plan_is_sound(
-        flags in 0u32..32,
-        address: u64,
-        length: u64,
-        device: u64,
-        bits in 0u32..70,
-        align: bool,
-    ) {
-        let mask = if align { !0xfff } else { !0 };
-        let (address, length, device) = (address & mask, length & mask, device & mask);
-        if let Ok(plan) = register(&args(flags, 0, address, length, device, bits), USER_LAST) {
-            prop_assert!(plan.span.is_whole_pages() && plan.span.last() <= USER_LAST);
-            prop_assert_eq!(plan.span.length(), length);
-            prop_assert_eq!(plan.target.is_none(), flags & PINMAP_REGISTER_NO_MAP != 0);
-        }
-    }
 }
