@@ -15,12 +15,7 @@ use crate::{
         task,
     },
 };
-use kernel::{
-    bindings,
-    error::to_result,
-    ffi,
-    prelude::*,
-};
+use kernel::{bindings, error::to_result, ffi, prelude::*};
 
 /// Entries of a scatterlist. Mapping many runs with one call tells the IOMMU once, instead of once
 /// for each run.
