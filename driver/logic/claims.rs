@@ -20,7 +20,6 @@ mod source {
         safe fn imagine() -> u64;
     }
 
-    /// Any number at all.
     pub(super) fn any() -> u64 {
         imagine()
     }
@@ -203,10 +202,8 @@ claims! {
         let has = |flag| args.flags & flag != 0;
         let fixed = has(uapi::PINMAP_REGISTER_FIXED);
         let bits = args.address_bits;
-        let (no_map, identity) = (
-            has(uapi::PINMAP_REGISTER_NO_MAP),
-            has(uapi::PINMAP_REGISTER_IDENTITY),
-        );
+        let no_map = has(uapi::PINMAP_REGISTER_NO_MAP);
+        let identity = has(uapi::PINMAP_REGISTER_IDENTITY);
         let last = args.address.wrapping_add(args.length).wrapping_sub(1);
         let wanted = verdict(
             args.flags >= 64 || args.reserved != 0,
@@ -421,7 +418,7 @@ claims! {
         Some(())
     }
 
-    /// What is left after a leaf has the leaves that it would have alone, so this holds for all.
+    /// The rest has the leaves that it would have alone, so this holds for all leaves.
     fn a_leaf_begins_the_span() {
         let (span, memory) = (any_span()?, any_memory());
         if !span.is_whole_pages() || memory.address() % PAGE_SIZE != 0 {

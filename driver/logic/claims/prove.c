@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the claims, translated to C by wasm2c, need to be read by CBMC: a memory, and numbers that
+ * Has CBMC read the claims, which wasm2c has translated to C: gives them a memory, and numbers that
  * the prover imagines. scripts/prove adds a line with CLAIM() for each claim.
  */
 #include "claims.h"

@@ -5,6 +5,8 @@
 //! answers as the driver would. Nothing is ever executed; what was submitted to a queue counts as
 //! done once it is waited for.
 
+mod buffers;
+
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::fs::File;
@@ -18,8 +20,10 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::accelerator::Accelerator;
 use pinmap::Device;
 
+use crate::machine::{Machine, FENCES};
 use crate::pages::Pages;
 use crate::sys;
+use buffers::count;
 
 const PAGE: u64 = 4096;
 
@@ -72,6 +76,8 @@ struct State {
     read_only: Vec<u64>,
     /// How many calls have registered or released something, or were to.
     calls: usize,
+    /// A device that executes packets, if there is one.
+    machine: Option<Machine>,
 }
 
 /// The states of all made-up drivers, by their files.
@@ -92,6 +98,16 @@ impl Fake {
         };
         fakes().insert(fake.name(), state);
         fake
+    }
+
+    /// Has a device execute what is submitted, and asks it something.
+    pub(crate) fn machine<T>(&self, ask: impl FnOnce(&mut Machine, &[(u64, u64)]) -> T) -> T {
+        self.with(|state| {
+            let reach = state.reach_of_device();
+            let file = || self.file.try_clone().expect("a descriptor");
+            let machine = state.machine.get_or_insert_with(|| Machine::new(file()));
+            ask(machine, &reach)
+        })
     }
 
     fn name(&self) -> u64 {
@@ -219,6 +235,12 @@ impl State {
         self.next - 1
     }
 
+    /// Returns what the device reaches.
+    fn reach_of_device(&self) -> Vec<(u64, u64)> {
+        let ranges = self.registered.values().chain(self.managed.values());
+        ranges.copied().collect()
+    }
+
     /// Takes room in the file, and returns its offset.
     fn space(&mut self, file: &File, length: u64) -> u64 {
         let offset = self.length;
@@ -262,43 +284,6 @@ impl State {
         self.registered.insert(handle, (addr, length));
         self.registrations += 1;
         Ok(handle)
-    }
-
-    /// Registers several buffers, all or none.
-    fn register_buffers(
-        &mut self,
-        args: &mut sys::pinmap_register_buffers,
-        buffers: &mut [sys::pinmap_registration],
-    ) -> Result<(), Errno> {
-        args.out_failed = args.count;
-        let before = (self.registered.clone(), self.registrations);
-        for (index, one) in (0..).zip(buffers) {
-            let made = self.register(args.flags, one.addr, one.length, &mut args.fail);
-            one.out_handle = made.inspect_err(|_| {
-                args.out_failed = index;
-                (self.registered, self.registrations) = before.clone();
-            })?;
-            if args.flags & sys::PINMAP_REGISTER_FIXED == 0 {
-                one.device_addr = one.addr;
-            }
-        }
-        Ok(())
-    }
-
-    /// Releases several buffers. The handles are checked first.
-    fn release_buffers(
-        &mut self,
-        args: &mut sys::pinmap_release_buffers,
-        handles: &[u64],
-    ) -> Result<(), Errno> {
-        for (index, &handle) in (0..).zip(handles) {
-            args.out_failed = index;
-            self.find(handle)?;
-        }
-        args.out_failed = args.count;
-        // Each of them, also after an error.
-        let released = handles.iter().map(|&handle| self.release(handle));
-        released.fold(Ok(()), Result::and)
     }
 
     fn manage(&mut self, args: &mut sys::pinmap_manage) -> Result<(), Errno> {
@@ -375,14 +360,6 @@ impl State {
     }
 }
 
-/// Checks how many buffers a call is about.
-fn count(count: u32) -> Result<usize, Errno> {
-    match (1..=sys::PINMAP_MAX_BUFFERS).contains(&count) {
-        true => Ok(count as usize),
-        false => Err(Errno::EINVAL),
-    }
-}
-
 /// Takes the argument of an ioctl.
 ///
 /// # Safety
@@ -406,6 +383,12 @@ unsafe fn answer(
 ) -> Result<(), Errno> {
     if state.gone && number != sys::PINMAP_CMD_GET_INFO {
         return Err(Errno::ENODEV);
+    }
+    let reach = state.reach_of_device();
+    // SAFETY: As the caller promises.
+    let machine = |it: &mut Machine| unsafe { it.answer(number, arg, &reach) };
+    if let Some(answered) = state.machine.as_mut().and_then(machine) {
+        return answered;
     }
     match number {
         sys::PINMAP_CMD_GET_INFO => {
@@ -435,8 +418,11 @@ unsafe fn answer(
             args.out_ring_offset = state.space(file, args.out_ring_length);
             args.out_doorbell_offset = state.space(file, PAGE);
             args.out_fence_offset = state.space(file, PAGE);
-            args.out_fence_addr = 0x70_0000_0000 + args.out_fence_offset;
+            args.out_fence_addr = FENCES + args.out_fence_offset;
             state.queues.insert(args.out_queue, args.out_fence_offset);
+            if let Some(machine) = &mut state.machine {
+                machine.create(args);
+            }
         }
         sys::PINMAP_CMD_QUEUE_DESTROY => {
             // SAFETY: As above.
