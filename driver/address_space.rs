@@ -202,7 +202,7 @@ fn bounds<'a>(domain: &'a Domain, device_mmu: Option<&DeviceMmu>) -> Bounds<'a> 
     }
 }
 
-/// A range of device addresses that is taken. Dropping it frees the range.
+/// A range of device addresses, taken until it is [freed](Self::free) or dropped.
 pub(crate) struct IovaRange {
     space: Arc<AddressSpace>,
     span: Span,
@@ -265,6 +265,10 @@ impl IovaRange {
         self.span
     }
 
+    pub(crate) fn space(&self) -> &Arc<AddressSpace> {
+        &self.space
+    }
+
     /// Leaves the range: it can be taken again once `entries` were removed.
     pub(crate) fn leave(&self, entries: &Arc<Entries>) {
         let mut taken = self.space.taken.lock();
@@ -278,19 +282,24 @@ impl IovaRange {
         taken.set_window(self.span.last(), self.owner);
     }
 
-    /// Keeps the range taken for as long as the space exists.
-    pub(crate) fn keep_forever(self) {
+    /// Keeps the range taken for as long as the space exists, unless it was freed.
+    pub(crate) fn keep_forever(&self) {
         let left = self.space.taken.lock().keep(self.span.last(), self.owner);
+        drop(left);
+    }
+
+    /// Frees the range, if it was neither freed nor kept forever.
+    pub(crate) fn free(&self) {
+        let mut taken = self.space.taken.lock();
+        let left = taken.free(self.space.bounds(), self.span.last(), self.owner);
+        drop(taken);
         drop(left);
     }
 }
 
 impl Drop for IovaRange {
     fn drop(&mut self) {
-        let mut taken = self.space.taken.lock();
-        let left = taken.free(self.space.bounds(), self.span.last(), self.owner);
-        drop(taken);
-        drop(left);
+        self.free();
     }
 }
 

@@ -84,10 +84,7 @@ pub(crate) struct Mapping {
     mapped: Option<Mapped>,
     /// The address on the bus, where there is an MMU before the IOMMU.
     bus: Option<IovaRange>,
-    /// `None` once the address is free, or must never be used again.
-    range: Option<IovaRange>,
-    device_addr: u64,
-    space: Arc<AddressSpace>,
+    range: IovaRange,
     /// The memory could not be unmapped.
     lost: bool,
     /// The memory, if it is VRAM.
@@ -95,27 +92,27 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `memory` in `space`. Sleeps. A fatal signal stops it, and a failure of `wanted`.
-    pub(crate) fn new(
-        space: &Arc<AddressSpace>,
-        memory: Memory,
-        target: Target,
-        access: Access,
-        wanted: impl Fn() -> Result,
-    ) -> Result<Self, Failure> {
-        let range = IovaRange::take(space, memory.length(), target)?;
-        let span = range.span();
-        // Dropping it undoes what there is, whatever fails.
-        let mut this = Self {
+    /// Begins a mapping at `range`, where nothing is mapped yet.
+    pub(crate) fn new(range: IovaRange) -> Self {
+        Self {
             entries: None,
             mapped: None,
             bus: None,
-            range: Some(range),
-            device_addr: span.start(),
-            space: space.clone(),
+            range,
             lost: false,
             vram: None,
-        };
+        }
+    }
+
+    /// Maps `memory`, which is as long as the range, once. Sleeps. A fatal signal stops it, and a
+    /// failure of `wanted`. After a failure a part may be mapped, until the mapping is dropped.
+    pub(crate) fn fill(
+        &mut self,
+        memory: Memory,
+        access: Access,
+        wanted: impl Fn() -> Result,
+    ) -> Result<(), Failure> {
+        let (space, span) = (self.range.space(), self.range.span());
         let reached = match memory {
             Memory::Host(pages) => {
                 let mut at = span;
@@ -128,30 +125,30 @@ impl Mapping {
                     };
                     let bus = IovaRange::take(&device_mmu.bus, span.length(), packed)?;
                     at = bus.span();
-                    this.bus = Some(bus);
+                    self.bus = Some(bus);
                 }
                 let mapped = Mapped::new(space.domain(), at, space.payer())?;
-                let mapped = this.mapped.insert(mapped);
+                let mapped = self.mapped.insert(mapped);
                 mapped.fill(pages, access.is_write(), wanted)?;
                 pte::Memory::Host(at.start())
             }
             Memory::Vram(vram) => {
                 let start = vram.span().start();
-                this.vram = Some(vram);
+                self.vram = Some(vram);
                 pte::Memory::Vram(start)
             }
         };
         if let Some(device_mmu) = space.device_mmu() {
             let (mmu, dma_control) = (device_mmu.mmu.clone(), space.dma_control().clone());
             let entries = Entries::new(mmu, dma_control, span, reached, access)?;
-            this.entries = Some(entries);
+            self.entries = Some(entries);
         }
-        Ok(this)
+        Ok(())
     }
 
     /// The device address. Valid also after the memory was unmapped.
     pub(crate) fn device_addr(&self) -> u64 {
-        self.device_addr
+        self.range.span().start()
     }
 
     /// How scattered the memory is; all zero once it was unmapped.
@@ -170,7 +167,7 @@ impl Mapping {
 
     /// Whether the mapping is in `space`.
     pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
-        Arc::ptr_eq(&self.space, space)
+        Arc::ptr_eq(self.range.space(), space)
     }
 
     /// The entries in the device's MMU. Callers that may wait remove them before
@@ -234,25 +231,24 @@ impl Mapping {
 
     /// Control over the device's DMA.
     pub(crate) fn dma_control(&self) -> &Arc<dyn DmaControl> {
-        self.space.dma_control()
+        self.range.space().dma_control()
     }
 
     /// Makes sure that the addresses are never used again.
-    fn keep_addresses(&mut self) {
-        for range in [&mut self.bus, &mut self.range] {
-            if let Some(range) = range.take() {
-                range.keep_forever();
-            }
+    fn keep_addresses(&self) {
+        if let Some(bus) = &self.bus {
+            bus.keep_forever();
         }
+        self.range.keep_forever();
     }
 
     /// Frees the address of a mapping that was unmapped, or leaves it until the device has
     /// forgotten the entries. May sleep, but neither for an allocation nor for the device.
-    pub(crate) fn free_address(&mut self) {
-        match (&self.entries, &self.range) {
-            (Some(entries), Some(range)) => range.leave(entries),
-            _ if self.mapped.as_ref().is_none_or(Mapped::is_empty) => self.range = None,
-            _ => {}
+    pub(crate) fn free_address(&self) {
+        match &self.entries {
+            Some(entries) => self.range.leave(entries),
+            None if self.mapped.as_ref().is_none_or(Mapped::is_empty) => self.range.free(),
+            None => {}
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{mappings::How, pinned, Backing, Buffer, Inner, Kit, Tenant};
 use crate::{
     dmabuf::Importer,
     failure::Failure,
+    list,
     logic::{contiguity::Contiguity, request::Target},
     stats::{Stat, StatGuard},
     sys::{mm::gup::PinnedRuns, task::work},
@@ -51,12 +52,12 @@ impl Buffer {
     /// the task that owns the pages. Returns the device address.
     pub(crate) fn begin(
         this: &Arc<Self>,
-        kit: Kit,
         tenant: Tenant<'_>,
         target: Option<Target>,
     ) -> Result<u64, Failure> {
         let lookout = this.lookout.as_ref().ok_or(EINVAL)?;
         lookout.watch(this, this.account.mm())?;
+        let kit = mem::take(&mut this.inner.lock().kit);
         let runs = match kit.runs {
             Some(runs) => runs,
             None => PinnedRuns::new()?,
@@ -189,7 +190,7 @@ impl Buffer {
                 let bytes = this.life.span.length();
                 inner.stale = Some(StatGuard::new(this.stats(), Stat::Stale, bytes));
                 // A program may register the same addresses again at once.
-                for known in &mut inner.mappings {
+                for known in &inner.mappings {
                     known.mapping.free_address();
                 }
                 let handle = this.handle();
@@ -264,13 +265,10 @@ impl Buffer {
     }
 
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
-    /// addresses, revokes exports, unpins and un-charges. Keeps in `kit` what the next registration
-    /// can use. Fails if a mapping could ever not be removed: then the device is cut off.
-    pub(super) fn reap(&self, kit: &mut Kit) -> Result {
-        let mut inner = self.inner.lock();
-        let mut mappings = mem::take(&mut inner.mappings);
-        let failed = inner.failed;
-        drop(inner);
+    /// addresses, revokes exports, unpins and un-charges. Keeps the memory of its lists. Fails if a
+    /// mapping could ever not be removed: then the device is cut off.
+    pub(super) fn reap(&self) -> Result {
+        let mut mappings = mem::take(&mut self.inner.lock().mappings);
         for mapped in &mappings {
             mapped.mapping.begin_to_forget();
         }
@@ -278,19 +276,23 @@ impl Buffer {
             .iter()
             .map(|known| known.mapping.forget())
             .fold(Ok(()), Result::and);
+        let mut kit = Kit::default();
         while let Some(mapped) = mappings.pop() {
             kit.place = Some(KBox::drop_contents(mapped));
         }
-        kit.mappings = mappings;
-        if forgotten.is_err() {
-            self.inner.lock().failed = true;
-        }
         kit.runs = self.let_go();
+        let mut inner = self.inner.lock();
+        inner.failed |= forgotten.is_err();
+        inner.kit = kit;
+        let none = mem::replace(&mut inner.mappings, mappings);
+        let failed = inner.failed;
+        drop(inner);
+        list::drop_empty(none);
         self.say_reaped();
         if failed {
             Err(EIO)
         } else {
-            forgotten
+            Ok(())
         }
     }
 
@@ -333,11 +335,6 @@ impl Buffer {
     /// read yet. After an error the pages stay pinned, and the device reaches no memory at all. Can
     /// be called again. Not called by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
-        Self::end_into(this, state, &mut Kit::default())
-    }
-
-    /// Like [`end`](Self::end), and keeps in `kit` what the next registration can use.
-    pub(crate) fn end_into(this: &Arc<Self>, state: State, kit: &mut Kit) -> Result {
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);
         if inner.state != State::Gone {
@@ -372,7 +369,7 @@ impl Buffer {
         if this.reaped_later.load(Acquire) {
             work::cancel(this);
         }
-        let result = this.reap(kit);
+        let result = this.reap();
         if let Some((timed, (contiguity, before))) = traced.filter(|_| was_known) {
             timed.end(this.stats(), || Details {
                 handle: this.handle(),

@@ -3,7 +3,7 @@
 
 use super::{Backing, Buffer, Holding, Inner, State};
 use crate::{
-    address_space::AddressSpace,
+    address_space::{AddressSpace, IovaRange},
     failure::Failure,
     list,
     logic::{pte::Access, request::Target},
@@ -165,15 +165,17 @@ impl Buffer {
             Some(place) => place,
             None => KBox::new_uninit(GFP_KERNEL_ACCOUNT)?,
         };
-        let mapping = Mapping::new(tenant.space, memory, target, access, wanted)?;
-        let device_addr = mapping.device_addr();
-        let mapped = place.write(MappedAt {
-            mapping,
+        let range = IovaRange::take(tenant.space, memory.length(), target)?;
+        let device_addr = range.span().start();
+        let mut mapped = place.write(MappedAt {
+            mapping: Mapping::new(range),
             id: 0,
             handle: tenant.handle,
             published: how.published,
-            stat: StatGuard::new(tenant.stats, Stat::Mapped, self.life.span.length()),
+            stat: StatGuard::stopped(tenant.stats, Stat::Mapped),
         });
+        mapped.mapping.fill(memory, access, wanted)?;
+        mapped.stat.begin(self.life.span.length());
         timed.end(tenant.stats, || Details {
             handle: tenant.handle,
             addr: self.life.span.start(),

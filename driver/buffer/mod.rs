@@ -57,12 +57,13 @@ mod watch;
 pub(crate) use backing::Backing;
 pub(crate) use life::State;
 pub(crate) use mappings::Tenant;
-pub(crate) use spare::{Kit, Spare};
+pub(crate) use spare::Spare;
 pub(crate) use watch::Lookout;
 
 use backing::Holding;
 use guests::Subscriber;
 use mappings::MappedAt;
+use spare::Kit;
 
 /// The part of a buffer that its lock protects.
 struct Inner {
@@ -80,22 +81,7 @@ struct Inner {
     lost: Option<Arc<dyn DmaControl>>,
     /// The entry in the statistics that the buffer is stale.
     stale: Option<StatGuard>,
-}
-
-impl Inner {
-    fn new(slot: EventSlot, mappings: KVec<KBox<MappedAt>>) -> Self {
-        Self {
-            state: State::Building,
-            mappings,
-            made: 0,
-            slot: Some(slot),
-            event: None,
-            guests: KVec::new(),
-            failed: false,
-            lost: None,
-            stale: None,
-        }
-    }
+    kit: Kit,
 }
 
 /// A buffer's state, as QUERY and debugfs answer it.
@@ -236,8 +222,18 @@ impl Buffer {
             stat.begin(plan.span.length());
         }
         let pinned = backing.as_ref().map_or(0, |_| plan.span.pages());
-        let mappings = KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?;
-        let inner = Inner::new(events.reserve()?, mappings);
+        let inner = Inner {
+            state: State::Building,
+            mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
+            made: 0,
+            slot: Some(events.reserve()?),
+            event: None,
+            guests: KVec::new(),
+            failed: false,
+            lost: None,
+            stale: None,
+            kit: Kit::default(),
+        };
         let holding = Holding {
             memory: backing,
             stat,

@@ -13,7 +13,7 @@
 //! for as long as it likes, it tries again later. One check, of a part of one registration, is one
 //! turn in the worker's queue, so that no context keeps another waiting.
 
-use super::{Backing, Buffer, Kit, State};
+use super::{Backing, Buffer, State};
 use crate::{
     logic::span::Span,
     sys::{
@@ -239,7 +239,7 @@ impl WorkItem for Buffer {
     fn run(this: Arc<Self>) {
         if this.state() == State::Stale {
             // `end` reports a failure.
-            let _ = this.reap(&mut Kit::default());
+            let _ = this.reap();
         }
     }
 }

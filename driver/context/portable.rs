@@ -20,7 +20,7 @@
 
 use super::{Context, ReservedHandle};
 use crate::{
-    buffer::{Buffer, Kit, State},
+    buffer::{Buffer, State},
     claim::Claim,
     failure::Failure,
     logic::request::Target,
@@ -411,17 +411,11 @@ impl SharedBuffers {
     }
 
     /// Ends `buffer`, whose home is `context`, everywhere.
-    /// What the next registration can use is kept in `kit`.
-    pub(crate) fn end(
-        context: &Context,
-        buffer: &Arc<Buffer>,
-        state: State,
-        kit: &mut Kit,
-    ) -> Result {
+    pub(crate) fn end(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
         if buffer.is_portable() {
             Self::end_portable(context, buffer, state)
         } else {
-            Buffer::end_into(buffer, state, kit)
+            Buffer::end(buffer, state)
         }
     }
 

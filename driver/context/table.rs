@@ -15,7 +15,7 @@ use super::{
     Context, SharedBuffers,
 };
 use crate::{
-    buffer::{Buffer, Kit, Spare, State},
+    buffer::{Buffer, Spare, State},
     failure::Failure,
     logic::{
         handle::{Absent, Counter},
@@ -326,16 +326,16 @@ impl Table {
         &mut self,
         plan: &RegisterPlan,
         is_free: bool,
-    ) -> Result<Option<(Arc<Buffer>, Kit, u64)>, Failure> {
+    ) -> Result<Option<(Arc<Buffer>, u64)>, Failure> {
         if self.spares.is_empty() {
             return Ok(None);
         }
         let handle = self.prepare((!is_free).then_some(plan.span))?;
         let Kept { buffer, nodes } = self.spares.pop().ok_or(ENOMEM)?;
-        let (buffer, kit) = buffer.register(plan, handle);
+        let buffer = buffer.register(plan, handle);
         let entry = Entry::new(&buffer, Role::Home);
         self.insert(handle, entry, Some(plan.span), nodes);
-        Ok(Some((buffer, kit, handle)))
+        Ok(Some((buffer, handle)))
     }
 
     /// Registrations that there would be with one more, and that there may be.
@@ -440,12 +440,11 @@ impl Removed {
                 return Buffer::unmap_all_in(&self.entry.buffer, &context.space);
             }
         };
-        let mut kit = Kit::default();
-        let result = SharedBuffers::end(context, &buffer, State::Released, &mut kit);
+        let result = SharedBuffers::end(context, &buffer, State::Released);
         buffer.withdraw_event();
         if let Some(by_last) = self.by_last {
             let by_handle = self.by_handle;
-            context.recycle(buffer, kit, Nodes { by_handle, by_last });
+            context.recycle(buffer, Nodes { by_handle, by_last });
         }
         result
     }

@@ -15,7 +15,6 @@ use crate::{
         self, pinmap_fail, pinmap_register_buffers, pinmap_registration, pinmap_release_buffers,
     },
 };
-use core::mem;
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -104,9 +103,8 @@ impl Request for pinmap_register_buffers {
                 registered.fill(plans.get(index..).unwrap_or_default())?;
             }
             let one = registered.buffers.get_mut(index).ok_or(ENOMEM)?;
-            let kit = mem::take(&mut one.kit);
-            let done = registration::register(context, &one.buffer, kit, one.handle, plan)?;
-            (entry.device_addr, one.guests) = done;
+            (entry.device_addr, one.guests) =
+                registration::register(context, &one.buffer, one.handle, plan)?;
             entry.out_handle = one.handle;
             if index % TURN == TURN - 1 {
                 task::cond_resched();

@@ -7,7 +7,7 @@ use super::{
     Request,
 };
 use crate::{
-    address_space::AddressSpace,
+    address_space::{AddressSpace, IovaRange},
     allocation,
     claim::Claim,
     context::Context,
@@ -98,7 +98,9 @@ fn map(
         address_bits: u64::BITS,
     };
     let memory = Memory::Host(folios.clone());
-    Mapping::new(space, memory, anywhere, access, || Ok(()))
+    let mut mapping = Mapping::new(IovaRange::take(space, memory.length(), anywhere)?);
+    mapping.fill(memory, access, || Ok(()))?;
+    Ok(mapping)
 }
 
 impl Request for pinmap_queue_create {

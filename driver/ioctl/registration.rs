@@ -10,7 +10,7 @@ use super::{
     Request,
 };
 use crate::{
-    buffer::{pinned, Buffer, Kit, State},
+    buffer::{pinned, Buffer, State},
     claim::Claim,
     context::{Context, Found, Guest, SharedBuffers},
     failure::Failure,
@@ -41,8 +41,8 @@ impl Request for pinmap_register {
         let plan = request::register(&args, task::user_last()).map_err(errno)?;
         context.check_caller()?;
         let claim = claim(context, &plan)?;
-        let (buffer, kit, reserved) = context.reserve_user(&plan)?;
-        let (device_addr, guests) = register(context, &buffer, kit, reserved.handle(), &plan)?;
+        let (buffer, reserved) = context.reserve_user(&plan)?;
+        let (device_addr, guests) = register(context, &buffer, reserved.handle(), &plan)?;
         self.device_addr = device_addr;
         self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
@@ -64,13 +64,12 @@ impl Request for pinmap_register {
 pub(super) fn register(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
-    kit: Kit,
     handle: u64,
     plan: &RegisterPlan,
 ) -> Result<(u64, Option<KVec<Guest>>), Failure> {
     let timed = Timed::begin(Tracepoint::Register);
     context.check_foreign(plan.span)?;
-    let device_addr = Buffer::begin(buffer, kit, context.tenant(handle), plan.target)?;
+    let device_addr = Buffer::begin(buffer, context.tenant(handle), plan.target)?;
     let mut guests = None;
     if let Some(target) = plan.target.filter(|_| plan.portable) {
         guests = SharedBuffers::share(context, buffer, target, plan.write)?;

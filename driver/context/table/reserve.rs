@@ -3,7 +3,7 @@
 
 use super::{key, Context, Entry, Kept, Nodes, Role, SPARES};
 use crate::{
-    buffer::{Buffer, Kit, Spare},
+    buffer::{Buffer, Spare},
     context::Guest,
     failure::Failure,
     list,
@@ -19,12 +19,12 @@ impl Context {
     pub(crate) fn reserve_user(
         &self,
         plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle<&Self>), Failure> {
+    ) -> Result<(Arc<Buffer>, ReservedHandle<&Self>), Failure> {
         let mut table = self.table.lock();
         let reserved = table.reserve_kept(plan, false)?;
         drop(table);
         match reserved {
-            Some((buffer, kit, handle)) => Ok((buffer, kit, ReservedHandle::new(self, handle))),
+            Some((buffer, handle)) => Ok((buffer, ReservedHandle::new(self, handle))),
             None => self.reserve_fresh(plan),
         }
     }
@@ -42,14 +42,14 @@ impl Context {
     fn reserve_fresh(
         &self,
         plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle<&Self>), Failure> {
+    ) -> Result<(Arc<Buffer>, ReservedHandle<&Self>), Failure> {
         if self.table.lock().spares.capacity() == 0 {
             self.make_room_for_spares()?;
         }
         let (account, events) = (self.account.clone(), self.events.clone());
         let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
         let reserved = self.reserve(&buffer)?;
-        Ok((buffer, Kit::default(), reserved))
+        Ok((buffer, reserved))
     }
 
     /// Makes room for what is released, since releasing must not fail.
@@ -62,8 +62,8 @@ impl Context {
 
     /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
     /// come, if nobody else has the buffer and there is room.
-    pub(super) fn recycle(&self, buffer: Arc<Buffer>, kit: Kit, nodes: Nodes) {
-        let Some(buffer) = Spare::new(buffer, kit) else {
+    pub(super) fn recycle(&self, buffer: Arc<Buffer>, nodes: Nodes) {
+        let Some(buffer) = Spare::new(buffer) else {
             return;
         };
         let spares = Kept { buffer, nodes };
@@ -176,7 +176,6 @@ impl<C: Deref<Target = Context>> Drop for ReservedHandle<C> {
 /// A buffer of user memory, whose handle cannot be used yet.
 pub(crate) struct ReservedBuffer {
     pub(crate) buffer: Arc<Buffer>,
-    pub(crate) kit: Kit,
     pub(crate) handle: u64,
     /// The buffer in other contexts, if it is portable.
     pub(crate) guests: Option<KVec<Guest>>,
@@ -198,10 +197,10 @@ impl ReservedBuffers {
         let mut table = self.context.table.lock();
         let Some(kept) = table.reserve_kept(first, false)? else {
             drop(table);
-            let (buffer, kit, mut fresh) = self.context.reserve_fresh(first)?;
+            let (buffer, mut fresh) = self.context.reserve_fresh(first)?;
             // `self` releases it from here on.
             fresh.published = true;
-            Self::add(&mut self.buffers, (buffer, kit, fresh.handle));
+            Self::add(&mut self.buffers, (buffer, fresh.handle));
             return Ok(());
         };
         Self::add(&mut self.buffers, kept);
@@ -217,12 +216,11 @@ impl ReservedBuffers {
         Ok(())
     }
 
-    fn add(buffers: &mut KVVec<ReservedBuffer>, reserved: (Arc<Buffer>, Kit, u64)) {
-        let (buffer, kit, handle) = reserved;
+    fn add(buffers: &mut KVVec<ReservedBuffer>, reserved: (Arc<Buffer>, u64)) {
+        let (buffer, handle) = reserved;
         // There is room.
         let _ = buffers.push_within_capacity(ReservedBuffer {
             buffer,
-            kit,
             handle,
             guests: None,
         });
