@@ -117,13 +117,9 @@ impl AddressSpace {
         }
     }
 
-    /// Whether the space is the device's only one, and not a context's own.
+    /// Whether the space is the device's only one, and not a context's own. Parts of such a one may
+    /// be reserved for the platform.
     pub(crate) fn is_of_the_device(&self) -> bool {
-        self.device_mmu.is_none()
-    }
-
-    /// Whether parts of the aperture are reserved for the platform.
-    pub(crate) fn has_reserved(&self) -> bool {
         self.device_mmu.is_none()
     }
 
@@ -149,14 +145,12 @@ impl AddressSpace {
     }
 
     /// The first range that overlaps `span` and is taken by a mapping, not by a window.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn first_mapped(&self, span: Span) -> Option<Span> {
         self.taken.lock().first_mapped(span)
     }
 
     /// Frees the ranges in `span` that were left, after the device has forgotten them. Returns
     /// whether there were any. Sleeps.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn free_left(&self, span: Span) -> Result<bool> {
         let mut taken = self.taken.lock();
         let mut any = false;
@@ -276,7 +270,6 @@ impl IovaRange {
     }
 
     /// Makes the range a window of managed memory: nothing is mapped there, but faults are served.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn make_window(&self) {
         let mut taken = self.space.taken.lock();
         taken.set_window(self.span.last(), self.owner);

@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A bound PCI function: probe, unbind, and what comes between.
+//! A PCI function as open files see it.
 //!
-//! A [`Device`] exists as long as somebody has it open, also after it was unbound; [`Bound`] exists
-//! while it is bound. A device is *gone* when it was unbound, or when the driver gave it up: see
-//! [`Device::leave`]. From then on all calls fail with `ENODEV`, and a call that returns that has
-//! waited until all contexts have lost the device.
+//! A [`Device`] exists as long as somebody has it open, also after it was unbound; [`bound::Bound`]
+//! exists while it is bound. A device is *gone* when it was unbound, or when the driver gave it up:
+//! see [`Device::leave`]. From then on all calls fail with `ENODEV`, and a call that returns that
+//! has waited until all contexts have lost the device.
 
 #[cfg(not(pinmap_flat))]
 use crate::gpu::Gpu;
 use crate::{
     address_space::AddressSpace,
-    backend::{Backend, Flat, Gpus, Member},
+    backend::{Backend, Flat, Member},
     context::{Context, Processes},
     mmu::DmaControl,
-    module_parameters,
     stats::{self, Stat, Stats, Totals},
     sys::{
-        fs::{
-            debugfs::{Listing, Root},
-            miscdevice::Node,
-        },
-        iommu::{Attachment, Domain, Group, Reserved, Unfit},
+        iommu::{Attachment, Domain, Reserved},
         mm::vma::Views,
-        pci::{self, Enabled, Function},
+        pci::Function,
         task,
-        task::{
-            account::Account,
-            process,
-            work::{self, Queues},
-        },
+        task::{account::Account, process, work},
     },
     uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
 };
@@ -36,7 +27,6 @@ use kernel::{
     device, impl_has_work, new_mutex, new_work,
     prelude::*,
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
-    str::CString,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex,
@@ -44,63 +34,17 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 
+mod bound;
+
+pub(crate) use bound::Module;
+
+use bound::Common;
+
 /// Contexts of a flat device that a user may have. Those of a paged one need memory of the device,
 /// which is shared out.
 const MAX_CONTEXTS: u32 = 1024;
 /// Contexts whose statistics are added up before others can have the lock of the list.
 const AT_ONCE: usize = 64;
-
-/// Mode of `/dev/pinmapN`: for root, and the group that a udev rule gives it.
-const NODE_MODE: u16 = 0o660;
-
-/// The loaded module: a PCI driver.
-#[pin_data]
-pub(crate) struct Module {
-    #[pin]
-    driver: pci::Registration<Bound>,
-    /// Dropped after all that is in it.
-    debug: Root,
-    /// Dropped after all that uses them.
-    queues: Queues,
-}
-
-impl kernel::InPlaceModule for Module {
-    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            queues: Queues::new()?,
-            debug: Root::new(),
-            driver <- pci::Registration::new(Common::new()?),
-        }? Error)
-    }
-}
-
-/// Parts that all functions of the driver have in common.
-pub(crate) struct Common {
-    processes: Arc<Processes>,
-    gpus: Arc<Gpus>,
-}
-
-impl Common {
-    fn new() -> Result<Arc<Self>> {
-        let common = Self {
-            processes: Processes::new()?,
-            gpus: Gpus::new()?,
-        };
-        Ok(Arc::new(common, GFP_KERNEL)?)
-    }
-}
-
-/// Everything that exists as long as a function is bound. Dropped in this order: the node goes, so
-/// that nobody can open the device; then the function is switched off. Its DMA was blocked and
-/// given back to the DMA API before.
-#[pin_data]
-pub(crate) struct Bound {
-    #[pin]
-    node: Node<Context>,
-    _listing: Listing<Device>,
-    device: Arc<Device>,
-    _enabled: Enabled,
-}
 
 /// A function as open files see it.
 #[pin_data]
@@ -163,151 +107,6 @@ impl Contexts {
     }
 }
 
-impl pci::Driver for Bound {
-    const NAME: &'static CStr = c"pinmap";
-
-    type Shared = Common;
-
-    fn probe(
-        function: Function,
-        locked: &pci::Locked<'_>,
-        common: &Arc<Common>,
-    ) -> Result<Pin<KBox<Self>>> {
-        let dev: &device::Device = function.as_ref();
-        let Some(group) = Group::of(&function) else {
-            return Err(refuse(&function, None, Unfit::NoIommu));
-        };
-        let mut enabled = Some(Enabled::new(&function)?);
-        let allow_unsafe = module_parameters::allow_unsafe_interrupts.value() != 0;
-        let attachment = Attachment::new(&function, group, allow_unsafe)
-            .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
-        let device = Device::new(&function, attachment, common.clone())?;
-        let started = device
-            .backend
-            .start(locked, &device.domain, device.clone(), &common.gpus);
-        // The function stays switched on until the device has left.
-        let bound = started.and_then(|()| Self::publish(&device, dev, &mut enabled));
-        if bound.is_err() {
-            device.leave();
-            work::disable(&device);
-        }
-        bound
-    }
-
-    fn unbind(&self, locked: &pci::Locked<'_>) {
-        self.device.leave();
-        if self.device.backend.needs_reset() {
-            // Nothing that a user began may go on under the next driver. If the reset fails because
-            // the function is not there, nothing does.
-            let _ = locked.reset();
-        }
-        work::disable(&self.device);
-        let attachment = self.device.attachment.lock().take();
-        drop(attachment);
-    }
-
-    fn before_reset(&self) {
-        if self.device.backend.survives_reset() {
-            self.device.backend.before_reset();
-            self.device.zap_views();
-        } else {
-            self.device.leave();
-        }
-    }
-
-    fn after_reset(&self) {
-        self.device.backend.after_reset();
-    }
-
-    fn cut_off(&self) {
-        self.device.leave();
-    }
-
-    fn shutdown(&self) {
-        self.device.backend.leave(&self.device.common.gpus);
-    }
-
-    fn suspend(&self) -> Result {
-        if self.device.backend.is_in_use() {
-            self.device.name_user();
-            return Err(EBUSY);
-        }
-        if !self.device.backend.let_go() {
-            return Err(EBUSY);
-        }
-        Ok(())
-    }
-
-    fn resume(&self) {
-        self.device.backend.resume();
-    }
-}
-
-impl Bound {
-    /// Makes the node by which `device` can be opened.
-    fn publish(
-        device: &Arc<Device>,
-        parent: &device::Device,
-        enabled: &mut Option<Enabled>,
-    ) -> Result<Pin<KBox<Self>>> {
-        let device = device.clone();
-        let place = stats::Bdf::of(&device.identity);
-        let place = CString::try_from_fmt(fmt!("{}", place))?;
-        KBox::try_pin_init(
-            try_pin_init!(Self {
-                node <- Node::new("pinmap", NODE_MODE, parent, device.clone()),
-                _listing: Listing::new(&place, device.clone()),
-                device,
-                _enabled: enabled.take().ok_or(EINVAL)?,
-            }? Error),
-            GFP_KERNEL,
-        )
-    }
-}
-
-/// Logs why a function is refused. Returns the errno.
-fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
-    let dev: &device::Device = function.as_ref();
-    match unfit {
-        Unfit::NoIommu => {
-            dev_err!(dev, "refused: no IOMMU translates its DMA\n");
-            ENODEV
-        }
-        Unfit::Shared => {
-            dev_err!(dev, "refused: its IOMMU group has other members\n");
-            if let Some(group) = group {
-                group.log_members(function);
-            }
-            EPERM
-        }
-        Unfit::UnsafeInterrupts => {
-            dev_err!(
-                dev,
-                "refused: its interrupts are not isolated (allow_unsafe_interrupts=1 to accept)\n"
-            );
-            EPERM
-        }
-        Unfit::Firmware(span) => {
-            let (start, last) = (span.start(), span.last());
-            dev_err!(
-                dev,
-                "refused: the platform keeps {:#x}-{:#x} mapped for it\n",
-                start,
-                last
-            );
-            EPERM
-        }
-        Unfit::Failed(error) => {
-            dev_err!(
-                dev,
-                "refused: its DMA could not be taken over ({})\n",
-                error.to_errno()
-            );
-            error
-        }
-    }
-}
-
 impl Device {
     fn new(function: &Function, attachment: Attachment, common: Arc<Common>) -> Result<Arc<Self>> {
         let backend = Backend::choose(function)?;
@@ -339,7 +138,6 @@ impl Device {
         )
     }
 
-    /// The IOMMU domain.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
@@ -443,11 +241,16 @@ impl Device {
         Stats::new(function, id, self.totals.clone())
     }
 
-    /// The context with the lowest number from `id` on.
-    pub(crate) fn context_from(&self, id: u64) -> Option<Arc<Context>> {
-        let contexts = self.contexts.lock();
-        let cursor = contexts.by_id.cursor_lower_bound(&id)?;
-        Some(cursor.current().1.clone())
+    /// The contexts by their numbers. Those that come or go meanwhile may be missing: nothing is
+    /// locked from one to the next.
+    pub(crate) fn all_contexts(&self) -> impl Iterator<Item = Arc<Context>> + '_ {
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let contexts = self.contexts.lock();
+            let context = contexts.by_id.cursor_lower_bound(&from)?.current().1.clone();
+            from = context.id().saturating_add(1);
+            Some(context)
+        })
     }
 
     /// Makes the address space of the new context `id`, for which `account` pays, and its part of a
@@ -493,11 +296,9 @@ impl Device {
         self.gone.store(true, Release);
         self.backend.leave(&self.common.gpus);
         self.zap_views();
-        let mut from = 0;
-        while let Some(context) = self.context_from(from) {
+        for context in self.all_contexts() {
             context.tear_down();
             context.say_gone();
-            from = context.id().saturating_add(1);
         }
     }
 
@@ -505,9 +306,7 @@ impl Device {
     /// owner of a flat device, the first who has a paged one open.
     fn name_user(&self) {
         let dev: &device::Device = self.function.as_ref();
-        let mut from = 0;
-        while let Some(context) = self.context_from(from) {
-            from = context.id().saturating_add(1);
+        for context in self.all_contexts() {
             if self.flat().is_ok() && !self.backend.is_owner(context.id()) {
                 continue;
             }
@@ -578,7 +377,7 @@ impl Device {
 
     /// The ranges that `context` cannot map.
     fn reserved(&self, context: &Context) -> &[Reserved] {
-        if context.space().has_reserved() {
+        if context.space().is_of_the_device() {
             self.domain.reserved()
         } else {
             &[]

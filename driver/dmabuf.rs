@@ -44,7 +44,6 @@ pub(crate) enum View {
     None,
     /// Memory that the driver allocated.
     Host(Arc<Folios>),
-    /// Pages of a file.
     File(Arc<FileView>),
 }
 

@@ -152,7 +152,6 @@ impl EventQueue {
     }
 
     /// Returns a slot that was not needed.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn return_slot(&self, slot: EventSlot) {
         let before = self.inner.lock().spare.replace(slot);
         drop(before);

@@ -18,7 +18,6 @@ use kernel::{
     sync::{Arc, Mutex, SetOnce},
 };
 
-/// Number of counters.
 const COUNT: u64 = PAGE_SIZE / 8;
 
 /// The counters of a context. They are allocated when the program asks for them.

@@ -14,11 +14,11 @@
     clippy::panic,
     clippy::unwrap_used
 )]
-
-#[cfg_attr(
-    pinmap_flat,
-    allow(dead_code, reason = "some of it is for paged devices")
+#![cfg_attr(
+    not(pinmap_mirror),
+    allow(dead_code, unused_imports, reason = "for managed memory and paged devices")
 )]
+
 #[forbid(unsafe_code)]
 mod address_space;
 #[forbid(unsafe_code)]
@@ -50,29 +50,13 @@ mod gpu;
 mod ioctl;
 #[forbid(unsafe_code)]
 mod list;
-#[cfg_attr(
-    not(pinmap_mirror),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "some of it is for paged devices and managed memory"
-    )
-)]
 #[expect(unreachable_pub, reason = "the same files are a crate on the host")]
 mod logic;
 #[cfg(pinmap_mirror)]
 #[deny(unsafe_code)]
 mod managed;
-#[cfg_attr(
-    pinmap_flat,
-    allow(dead_code, reason = "some of it is for paged devices")
-)]
 #[forbid(unsafe_code)]
 mod mapping;
-#[cfg_attr(
-    pinmap_flat,
-    allow(dead_code, reason = "some of it is for paged devices")
-)]
 #[forbid(unsafe_code)]
 mod mmu;
 #[forbid(unsafe_code)]
@@ -85,10 +69,6 @@ mod sys;
 #[forbid(unsafe_code)]
 mod trace;
 mod uapi;
-#[cfg_attr(
-    pinmap_flat,
-    allow(dead_code, reason = "some of it is for paged devices")
-)]
 #[forbid(unsafe_code)]
 mod view;
 

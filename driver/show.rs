@@ -86,7 +86,6 @@ const fn setting(
     }
 }
 
-/// The attributes of a device.
 pub(crate) const ATTRIBUTES: &[Attribute<Device>] = &[
     Attribute {
         name: c"kind",
@@ -163,15 +162,13 @@ impl Show for Device {
 }
 
 /// Prints a line for each buffer that has a handle. Buffers that come or go meanwhile may be
-/// missing: nothing is locked from one line to the next.
+/// missing.
 fn buffers(device: &Device, out: &SeqFile) {
     seq_print!(
         out,
         "# device context pid handle kind access state address length runs huge mapped-at\n"
     );
-    let mut context_from = 0;
-    while let Some(context) = device.context_from(context_from) {
-        context_from = context.id().saturating_add(1);
+    for context in device.all_contexts() {
         let mut handle_from = 0;
         while let Some((handle, buffer)) = context.find_from(handle_from) {
             handle_from = handle.saturating_add(1);
@@ -193,22 +190,18 @@ fn managed(device: &Device, out: &SeqFile) {
         "# device context pid start length place access advice rule\n"
     );
     #[cfg(pinmap_mirror)]
-    {
-        let mut from = 0;
-        while let Some(context) = device.context_from(from) {
-            from = context.id().saturating_add(1);
-            let Some(managing) = context.managing_now() else {
-                continue;
-            };
-            let Some(mm) = managing.mm().mmget_not_zero() else {
-                continue;
-            };
-            // A fatal signal ends it.
-            let _ = managing.each_run(&mm, |run| {
-                run_line(out, &context, run);
-                Ok(())
-            });
-        }
+    for context in device.all_contexts() {
+        let Some(managing) = context.managing_now() else {
+            continue;
+        };
+        let Some(mm) = managing.mm().mmget_not_zero() else {
+            continue;
+        };
+        // A fatal signal ends it.
+        let _ = managing.each_run(&mm, |run| {
+            run_line(out, &context, run);
+            Ok(())
+        });
     }
 }
 
@@ -222,19 +215,15 @@ fn ranges(device: &Device, out: &SeqFile) {
          last-addr last-access last-reason\n"
     );
     #[cfg(pinmap_mirror)]
-    {
-        let mut from = 0;
-        while let Some(context) = device.context_from(from) {
-            from = context.id().saturating_add(1);
-            let mut handle = 0;
-            while let Some((found, range)) = context.range_from(handle) {
-                handle = found.saturating_add(1);
-                task::cond_resched();
-                if task::fatal_signal_pending() {
-                    return;
-                }
-                range_line(out, &context, found, &range);
+    for context in device.all_contexts() {
+        let mut handle = 0;
+        while let Some((found, range)) = context.range_from(handle) {
+            handle = found.saturating_add(1);
+            task::cond_resched();
+            if task::fatal_signal_pending() {
+                return;
             }
+            range_line(out, &context, found, &range);
         }
     }
 }

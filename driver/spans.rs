@@ -284,21 +284,18 @@ impl<L: Clone> Spans<L> {
     }
 
     /// Makes the span of `owner` that ends at `last` a window.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn set_window(&mut self, last: u64, owner: u64) {
         if let Some(taken) = self.find_mut(last, owner) {
             taken.is_window = true;
         }
     }
 
-    /// Whether `span`, which is taken, is a window.
     pub(crate) fn is_window(&self, span: Span) -> bool {
         let taken = self.taken.get(&span.last());
         taken.is_some_and(|taken| taken.is_window)
     }
 
     /// The first span that overlaps `within` and is taken by a mapping, not by a window.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn first_mapped(&self, within: Span) -> Option<Span> {
         let mut from = within.start();
         loop {

@@ -6,9 +6,10 @@
 //! context. Those of a device are added up when somebody asks for them; only faults, which stay
 //! counted when a context has ended, are counted in the device as well.
 
-#[cfg(not(pinmap_flat))]
-use crate::sys::task::clock;
-use crate::uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total};
+use crate::{
+    sys::task::clock,
+    uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total},
+};
 use core::fmt;
 use kernel::{
     prelude::*,
@@ -193,7 +194,6 @@ impl Totals {
         args.out_fault_ns = self.faults.ns.load(Relaxed);
     }
 
-    /// Number of faults that were served.
     pub(crate) fn faults_served(&self) -> u64 {
         self.faults.served.load(Relaxed)
     }
@@ -204,7 +204,6 @@ impl Totals {
     }
 
     /// When a fault stopped a queue last, in seconds of the wall clock; 0: never.
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for queues"))]
     pub(crate) fn fault_failed_at(&self) -> u64 {
         self.faults.failed_at.load(Relaxed)
     }
@@ -215,7 +214,6 @@ pub(crate) struct Stats {
     function: Bdf,
     context: u64,
     own: Totals,
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for faults"))]
     device: Arc<Totals>,
 }
 
@@ -245,7 +243,6 @@ impl Stats {
     }
 
     /// Counts a fault that was served, by which the device got `pages`, after `ns` nanoseconds.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn fault_served(&self, pages: u64, ns: u64) {
         for faults in [&self.own.faults, &self.device.faults] {
             faults.served.add(1, Relaxed);
@@ -255,7 +252,6 @@ impl Stats {
     }
 
     /// Counts a fault that stopped a queue.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn fault_failed(&self) {
         for faults in [&self.own.faults, &self.device.faults] {
             faults.failed.add(1, Relaxed);
@@ -308,7 +304,6 @@ impl StatGuard {
         }
     }
 
-    /// Whether it counts.
     pub(crate) fn counts(&self) -> bool {
         self.bytes.is_some()
     }

@@ -221,7 +221,6 @@ impl MmapOffsets {
         !self.used.load(Relaxed) || self.offsets.lock().by_last.is_empty()
     }
 
-    /// Sets the handle of the buffer at `offset`.
     pub(crate) fn set_handle(&self, offset: u64, handle: u64) {
         let mut offsets = self.offsets.lock();
         if let Some(mut cursor) = offsets.by_last.cursor_lower_bound_mut(&offset) {

@@ -58,7 +58,6 @@ impl Gpus {
 }
 
 /// The address space of a context of a paged device, and its part of the device.
-#[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
 pub(crate) struct Own {
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) member: Arc<Member>,

@@ -96,7 +96,6 @@ enum Access {
     Gone,
 }
 
-/// A flat device.
 #[pin_data]
 pub(crate) struct Flat {
     function: Function,

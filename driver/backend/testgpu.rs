@@ -6,25 +6,22 @@ use crate::{gpu::hardware::PageCopy, gpu::hardware::Way, sys::mm::new_page::NewP
 use crate::{
     gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
     logic::{
-        pte::{self, Format, Memory},
+        pte::{Format, Memory},
         span::Span,
         PAGE_SHIFT, PAGE_SIZE,
     },
-    sys::pci::{
-        mmio::{Caching, Mmio},
-        Bar, Function,
-    },
+    sys::pci::{mmio::Mmio, Bar},
     uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::{
-    new_mutex,
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
-        Arc, Mutex,
+        Mutex,
     },
 };
 
+mod probe;
 mod regs;
 mod stops;
 use regs::*;
@@ -35,16 +32,7 @@ const WORD: u32 = u64::BITS;
 const WORDS: u32 = 16;
 /// Interrupts that the driver enables. It polls for invalidations and resets.
 const ENABLED: u64 = INT_PENDING | INT_COMPLETION | INT_FAULT | INT_SLOT;
-/// Entries of the fault queue for which there can be registers.
-const MAX_FAULTS: u64 = 4096;
-/// How long a packet may run: the value of `MAX_RUN_NS` after a reset.
-const MAX_RUN: u64 = 2_000_000_000;
-/// Bits of a device address: what the tables translate.
-const VA_WIDTH: u32 = pte::shift(pte::ROOT_LEVEL + 1);
-/// Number of vectors of the enabled causes: 0 to 3.
-const USED_VECTORS: u32 = 4;
 
-/// State of a test GPU.
 #[pin_data]
 pub(super) struct TestGpu {
     #[pin]
@@ -61,7 +49,6 @@ pub(super) struct TestGpu {
     enabled: Mutex<[u64; WORDS as usize]>,
     /// Copy of `FAULT_READ`.
     faults: Atomic<u64>,
-    /// Number of entries of the fault queue.
     fault_entries: u64,
     /// The bit of a leaf that permits atomic accesses; 0 if the device has none.
     atomic: u64,
@@ -81,7 +68,6 @@ fn bit(base: u64, queue: u32) -> (u64, u64) {
     (word, 1_u64.wrapping_shl(queue % WORD))
 }
 
-/// Returns the numbers of the set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let lowest = word.trailing_zeros();
@@ -98,85 +84,6 @@ fn field(value: u64, high: u32, low: u32) -> u64 {
 }
 
 impl TestGpu {
-    /// Returns the hardware behind `function`, if it is a test GPU.
-    pub(super) fn find(function: &Function) -> Result<Option<Arc<dyn Hardware>>> {
-        let mut ids = uapi::pinmap_info::default();
-        function.identify(&mut ids);
-        if ids.out_vendor != VENDOR || ids.out_device != DEVICE {
-            return Ok(None);
-        }
-        let registers = function.bar(BAR_REGISTERS);
-        let registers = KBox::pin_init(Mmio::new(&registers, Caching::Uncached), GFP_KERNEL)?;
-        let major = field(registers.read(VERSION), 31, 16);
-        if registers.read(MAGIC) != MAGIC_VALUE || major != VERSION_MAJOR {
-            return Ok(None);
-        }
-        drop(registers);
-        let gpu: Arc<dyn Hardware> = Arc::pin_init(Self::new(function), GFP_KERNEL)?;
-        Ok(Some(gpu))
-    }
-
-    fn new(function: &Function) -> impl PinInit<Self, Error> + '_ {
-        pin_init::pin_init_scope(move || {
-            let doorbell_bar = function.bar(BAR_DOORBELLS);
-            let vram_bar = function.bar(BAR_VRAM);
-            let register_bar = function.bar(BAR_REGISTERS);
-            let registers =
-                KBox::pin_init(Mmio::new(&register_bar, Caching::Uncached), GFP_KERNEL)?;
-            let limits = Self::read_limits(&registers, &doorbell_bar, &vram_bar)?;
-            let fault_entries = registers.read(FAULT_ENTRIES).clamp(1, MAX_FAULTS);
-            let features = registers.read(FEATURES);
-            let has_atomics = features & FEATURE_ATOMIC != 0;
-            drop(registers);
-            Ok(try_pin_init!(Self {
-                registers <- Mmio::new(&register_bar, Caching::Uncached),
-                doorbells <- Mmio::new(&doorbell_bar, Caching::Uncached),
-                vram <- Mmio::new(&vram_bar, Caching::WriteCombined),
-                doorbell_bar,
-                vram_bar,
-                limits,
-                enabled <- new_mutex!([0; WORDS as usize], "pinmap_doorbells"),
-                faults: Atomic::new(0),
-                fault_entries,
-                atomic: if has_atomics { PTE_ATOMIC } else { 0 },
-                #[cfg(pinmap_mirror)]
-                can_zero: features & FEATURE_ZEROS != 0,
-            }? Error))
-        })
-    }
-
-    fn read_limits(registers: &Mmio, doorbells: &Bar, vram: &Bar) -> Result<Limits> {
-        let number = |offset| u32::try_from(registers.read(offset)).map_err(|_| ENODEV);
-        let va_bits = number(VA_BITS)?;
-        let limits = Limits {
-            queues: number(DOORBELLS)?,
-            slots: number(SLOTS)?,
-            vmids: number(VMIDS)?,
-            max_priority: 3,
-            vram: registers.read(VRAM_SIZE),
-            addresses: 1_u64
-                .checked_shl(va_bits)
-                .and_then(|end| Span::from_bounds(0, end.wrapping_sub(1)))
-                .ok_or(ENODEV)?,
-            max_run: MAX_RUN,
-            vectors: USED_VECTORS,
-        };
-        // The code below, and its callers, rely on this.
-        let fits = limits.queues <= WORD.saturating_mul(WORDS)
-            && u64::from(limits.queues).saturating_mul(PAGE_SIZE) <= doorbells.length
-            && (1..=u64::BITS).contains(&limits.slots)
-            && limits.queues != 0
-            && va_bits == VA_WIDTH
-            && (2..=16).contains(&limits.vmids)
-            && limits.vram <= vram.length
-            && registers.read(VECTORS) >= USED_VECTORS.into();
-        if fits {
-            Ok(limits)
-        } else {
-            Err(ENODEV)
-        }
-    }
-
     fn read(&self, offset: u64) -> u64 {
         self.registers.read(offset)
     }

@@ -19,13 +19,11 @@ use kernel::{
 
 /// The source of a buffer's memory, which keeps the memory.
 pub(crate) enum Backing {
-    /// Pinned user memory.
     User(Arc<PinnedRuns>),
     /// Pinned memory of a file.
     File(Arc<PinnedFile>),
     /// Memory that the driver allocated.
     Host(Arc<Folios>, MmapOffset),
-    /// VRAM.
     Vram(Arc<dyn VramRange>, MmapOffset),
     /// Pages of another buffer, imported from its dma-buf.
     Import(Arc<dyn Pages>, Arc<Source>),
@@ -125,14 +123,10 @@ impl Buffer {
     pub(super) fn revoke_exports(&self) {
         // Whoever has added one since the state was changed finds out.
         if self.life.exported.load(Relaxed) {
-            self.revoke_all_exports();
-        }
-    }
-
-    fn revoke_all_exports(&self) {
-        let exports = self.exports.lock().take();
-        if let Some(exports) = exports {
-            exports.revoke();
+            let exports = self.exports.lock().take();
+            if let Some(exports) = exports {
+                exports.revoke();
+            }
         }
     }
 }

@@ -110,13 +110,7 @@ impl Buffer {
     /// being built: it has looked at no more than the state then. It looks at that with the lock,
     /// after `told` was set. So if this does not see that, the worker sees that the buffer is live.
     fn check_told(self: &Arc<Self>) {
-        if self.life.told.load(Relaxed) {
-            self.check_open();
-        }
-    }
-
-    fn check_open(self: &Arc<Self>) {
-        if self.suspect.lock().is_open() {
+        if self.life.told.load(Relaxed) && self.suspect.lock().is_open() {
             self.queue_check();
         }
     }

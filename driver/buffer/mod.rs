@@ -87,7 +87,6 @@ struct Inner {
 /// A buffer's state, as QUERY and debugfs answer it.
 pub(crate) struct Status {
     pub(crate) state: State,
-    /// Number of pinned pages.
     pub(crate) pinned: u64,
     pub(crate) mappings: usize,
     /// Device address of the first mapping.
@@ -279,7 +278,6 @@ impl Buffer {
         self.kind == uapi::PINMAP_BUFFER_USER
     }
 
-    /// Whether the buffer is VRAM.
     pub(crate) fn is_vram(&self) -> bool {
         self.kind == uapi::PINMAP_BUFFER_VRAM
     }

@@ -183,7 +183,6 @@ impl Context {
     }
 
     /// The context's part of a paged device.
-    #[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
     pub(crate) fn member(&self) -> Option<&Arc<Member>> {
         self.member.as_ref()
     }

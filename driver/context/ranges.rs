@@ -13,7 +13,7 @@ use crate::{
     address_space::IovaRange,
     logic::{
         place::Placement,
-        request::{self, Target},
+        request::{managed::ManagePlan, Target},
     },
     managed::{self, range::Range as ManagedRange, Managed, Managing},
     stats::Stat,
@@ -156,7 +156,7 @@ impl Context {
     /// Manages a range as `plan` says, under a handle that cannot be used yet.
     pub(crate) fn manage(
         self: &Arc<Self>,
-        plan: &request::ManagePlan,
+        plan: &ManagePlan,
     ) -> Result<ReservedRange, Failure> {
         let managing = self.managing()?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;

@@ -182,7 +182,6 @@ impl Table {
     }
 
     /// Gives `range` a handle, which cannot be used yet. It is a window if there is a node for it.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(super) fn reserve_range(
         &mut self,
         node: RBTreeNodeReservation<u64, Range>,
@@ -257,7 +256,6 @@ impl Table {
         self.get(handle).map_or_else(|error| error, |_| ENOENT)
     }
 
-    /// Removes a managed range.
     pub(super) fn remove_range(&mut self, handle: u64) -> Option<RBTreeNode<u64, Range>> {
         if let Some(range) = self.ranges.get(&handle) {
             self.windows.remove(range);
@@ -368,15 +366,8 @@ impl Table {
 
     /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
     fn make_way(&mut self, span: Span) -> Result<(), Failure> {
-        if self.is_free(span) {
-            return Ok(());
-        }
-        self.clear_way(span)
-    }
-
-    fn clear_way(&mut self, span: Span) -> Result<(), Failure> {
         // Only once it is known that none is live: a call that fails changes nothing.
-        if self.check_way(span)? {
+        if !self.is_free(span) && self.check_way(span)? {
             while let Some(last) = self.first_last_in(span) {
                 self.by_last.remove(&last);
             }

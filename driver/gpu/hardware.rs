@@ -31,7 +31,6 @@ pub(crate) struct Limits {
     pub(crate) vectors: u32,
 }
 
-/// Cause of an interrupt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// Queues have executed interrupt packets.
@@ -40,7 +39,6 @@ pub(crate) enum Cause {
     Schedule,
 }
 
-/// State of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Free,
@@ -136,7 +134,6 @@ pub(crate) enum Way {
 ///
 /// No method waits, unless it says so. Slots are used by one caller at a time.
 pub(crate) trait Hardware: Send + Sync {
-    /// Returns the limits of the device.
     fn limits(&self) -> Limits;
 
     /// Returns the cause of interrupt vector `index`.

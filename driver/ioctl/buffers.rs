@@ -34,7 +34,6 @@ impl Array {
         Ok(Self(UserPtr::from_addr(address)))
     }
 
-    /// Reads `count` entries.
     fn read<T: AsBytes + FromBytes + Default + Clone>(&self, count: u32) -> Result<KVVec<T>> {
         let mut entries = KVVec::from_elem(T::default(), count as usize, GFP_KERNEL_ACCOUNT)?;
         let bytes = AsBytes::as_bytes_mut(&mut *entries);

@@ -1,32 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 //! MANAGE.
 
-#[cfg(pinmap_mirror)]
-use super::pending::{errno, Publish};
-use super::{pending::Pending, Request};
-#[cfg(pinmap_mirror)]
-use crate::{
-    claim::Claim,
-    context::ReservedRange,
-    logic::{request, span::Span},
-    managed::{Managed, Managing},
+use super::{
+    pending::{errno, Pending, Publish},
+    Request,
 };
 use crate::{
-    context::Context,
+    claim::Claim,
+    context::{Context, ReservedRange},
     failure::Failure,
+    logic::{request::managed, span::Span},
+    managed::{Managed, Managing},
     uapi::{self, pinmap_fail, pinmap_manage},
 };
 use kernel::{prelude::*, sync::Arc};
 
 /// Returns the addresses that `context` can manage; fails unless its device is paged.
-#[cfg(pinmap_mirror)]
 pub(super) fn bounds(context: &Context) -> Result<Span> {
     context.device().gpu()?;
     Managed::bounds(context.space()).ok_or(EINVAL)
 }
 
 /// Returns what manages the memory of `context`, whose program is the caller.
-#[cfg(pinmap_mirror)]
 pub(super) fn managing(context: &Context) -> Result<Arc<Managing>> {
     context.check_caller()?;
     context.managing_now().ok_or(ENOENT)
@@ -35,15 +30,9 @@ pub(super) fn managing(context: &Context) -> Result<Arc<Managing>> {
 impl Request for pinmap_manage {
     const NR: u32 = uapi::PINMAP_CMD_MANAGE;
 
-    #[cfg(not(pinmap_mirror))]
-    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(EOPNOTSUPP.into())
-    }
-
-    #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
-        let plan = request::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
+        let plan = managed::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         context.check_caller()?;
         let claim = Claim::new(context)?;
         let range = context.manage(&plan)?;
@@ -61,13 +50,11 @@ impl Request for pinmap_manage {
 }
 
 /// A managed range that user space does not know yet.
-#[cfg(pinmap_mirror)]
 struct Fresh {
     range: ReservedRange,
     claim: Option<Claim>,
 }
 
-#[cfg(pinmap_mirror)]
 impl Publish for Fresh {
     fn publish(&mut self) -> Result {
         self.range.publish()?;

@@ -39,20 +39,23 @@ mod alloc;
 mod buffers;
 mod device;
 mod dmabuf;
-#[cfg(pinmap_flat)]
-mod flat;
 mod generations;
 #[cfg(not(pinmap_flat))]
 mod gpu;
+#[cfg(pinmap_mirror)]
 mod manage;
 mod mapping;
 mod pending;
+#[cfg(pinmap_mirror)]
 mod prefetch;
 mod preflight;
 #[cfg(not(pinmap_flat))]
 mod queue;
 mod registration;
+#[cfg(pinmap_mirror)]
 mod residence;
+#[cfg(not(pinmap_mirror))]
+mod unsupported;
 
 use pending::Pending;
 
@@ -96,7 +99,6 @@ const fn command<T: Request>() -> Command {
     }
 }
 
-/// All ioctls.
 const TABLE: &[Command] = &[
     command::<pinmap_info>(),
     command::<pinmap_reserved>(),

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! PREFETCH.
 
-#[cfg(pinmap_mirror)]
 use super::{
     manage::{bounds, managing},
-    pending::errno,
+    pending::{errno, Pending},
+    Request,
 };
-use super::{pending::Pending, Request};
-#[cfg(pinmap_mirror)]
-use crate::logic::request;
 use crate::{
     context::Context,
     failure::Failure,
+    logic::request::managed,
     uapi::{self, pinmap_fail, pinmap_prefetch},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -19,15 +17,9 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_prefetch {
     const NR: u32 = uapi::PINMAP_CMD_PREFETCH;
 
-    #[cfg(not(pinmap_mirror))]
-    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(EOPNOTSUPP.into())
-    }
-
-    #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
-        let plan = request::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
+        let plan = managed::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         let managing = managing(context)?;
         let done = if plan.preflight {
             managing.preflight(managing.mm(), plan.range, plan.home)?

@@ -1,35 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 //! ADVISE, BUDGET, RESIDENCY and STATISTICS: where managed memory is to be, where it is, and why.
 
-#[cfg(pinmap_mirror)]
 use super::{
     manage::{bounds, managing},
-    pending::errno,
+    pending::{errno, Pending},
+    Request,
 };
-use super::{pending::Pending, Request};
 use crate::{
     context::Context,
     failure::Failure,
-    uapi::{self, pinmap_advise, pinmap_budget, pinmap_fail, pinmap_residency, pinmap_statistics},
+    logic::{request::managed, PAGE_SIZE},
+    uapi::{
+        self, pinmap_advise, pinmap_budget, pinmap_fail, pinmap_residency, pinmap_run,
+        pinmap_statistics,
+    },
 };
-#[cfg(pinmap_mirror)]
-use crate::{logic::request, logic::PAGE_SIZE, uapi::pinmap_run};
-#[cfg(pinmap_mirror)]
-use kernel::uaccess::{UserPtr, UserSlice};
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    uaccess::{UserPtr, UserSlice},
+};
 
 impl Request for pinmap_advise {
     const NR: u32 = uapi::PINMAP_CMD_ADVISE;
 
-    #[cfg(not(pinmap_mirror))]
-    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(EOPNOTSUPP.into())
-    }
-
-    #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
-        let (range, advice) = request::advise(
+        let (range, advice) = managed::advise(
             self.flags,
             self.__reserved,
             self.addr,
@@ -51,15 +48,9 @@ impl Request for pinmap_advise {
 impl Request for pinmap_residency {
     const NR: u32 = uapi::PINMAP_CMD_RESIDENCY;
 
-    #[cfg(not(pinmap_mirror))]
-    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(EOPNOTSUPP.into())
-    }
-
-    #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
-        let range = request::residency(self.flags, self.addr, self.length, self.runs, bounds)
+        let range = managed::residency(self.flags, self.addr, self.length, self.runs, bounds)
             .map_err(errno)?;
         let managing = managing(context)?;
         let bytes = (self.capacity as usize).saturating_mul(size_of::<pinmap_run>());
@@ -81,12 +72,6 @@ impl Request for pinmap_residency {
 impl Request for pinmap_statistics {
     const NR: u32 = uapi::PINMAP_CMD_STATISTICS;
 
-    #[cfg(not(pinmap_mirror))]
-    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(EOPNOTSUPP.into())
-    }
-
-    #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         context.device().gpu()?;
         if self.flags != 0 {
@@ -100,15 +85,9 @@ impl Request for pinmap_statistics {
 impl Request for pinmap_budget {
     const NR: u32 = uapi::PINMAP_CMD_BUDGET;
 
-    #[cfg(not(pinmap_mirror))]
-    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
-        Err(EOPNOTSUPP.into())
-    }
-
-    #[cfg(pinmap_mirror)]
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         context.device().gpu()?;
-        let limit = request::budget(self.flags, self.bytes).map_err(errno)?;
+        let limit = managed::budget(self.flags, self.bytes).map_err(errno)?;
         let managing = managing(context)?;
         let budget = managing.budget();
         if let Some(limit) = limit {

@@ -30,7 +30,8 @@ const MASK: u64 = (1 << BITS) - 1;
 
 impl Readahead {
     /// No fault was served yet.
-    pub const NONE: Self = Self(0);
+    #[cfg(test)]
+    const NONE: Self = Self(0);
 
     /// Returns the readahead of a fault in block `number` that had room for `pages`, and brought
     /// those up to page `end`, exclusive.
@@ -86,7 +87,8 @@ pub struct Course(u64);
 
 impl Course {
     /// No block has moved yet.
-    pub const NONE: Self = Self(0);
+    #[cfg(test)]
+    const NONE: Self = Self(0);
 
     /// Returns the course of a device that has touched block `number`, with which `more` have
     /// moved.

@@ -7,28 +7,12 @@
 //! either would be an oops.
 #![forbid(unsafe_code)]
 
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
 pub mod advised;
 pub mod bitmap;
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
 pub mod block;
 pub mod burst;
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
 pub mod changes;
 pub mod contiguity;
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
 pub mod fault_around;
 pub mod footprint;
 pub mod gaps;
@@ -37,10 +21,6 @@ pub mod msix;
 pub mod place;
 pub mod pte;
 pub mod request;
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
 pub mod residence;
 pub mod ring;
 pub mod runs;

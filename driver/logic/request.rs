@@ -2,18 +2,15 @@
 //! Raw arguments of REGISTER and MAP, checked in the order that the ABI promises: unsupported,
 //! overflow, invalid.
 
-use super::{
-    is_page_aligned, place::Placement, pte::LARGE, residence::Advice, span::Span, Refusal,
-    PAGE_SHIFT,
-};
+use super::{is_page_aligned, place::Placement, span::Span, Refusal, PAGE_SHIFT};
 use crate::uapi::{
     PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
-    PINMAP_BUDGET_SET, PINMAP_MANAGE_ALL, PINMAP_MANAGE_HOST, PINMAP_MANAGE_WINDOW,
-    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_PREFETCH_HOST, PINMAP_PREFETCH_PREFLIGHT,
-    PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE,
-    PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU,
-    PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
+    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY,
+    PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE,
+    PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
 };
+
+pub mod managed;
 
 /// The flags that REGISTER knows.
 const REGISTER_FLAGS: u32 = PINMAP_REGISTER_WRITE
@@ -249,167 +246,6 @@ pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
     Ok(SyncPlan {
         part,
         always: flags & PINMAP_SYNC_NO_SNOOP != 0,
-    })
-}
-
-/// Checked arguments of MANAGE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub struct ManagePlan {
-    /// The addresses.
-    pub range: Span,
-    /// Advice that holds there where the program has given none.
-    pub advice: Advice,
-    /// Whether it is a window, which has whole large pages.
-    pub is_window: bool,
-}
-
-/// Checks the arguments of MANAGE: the range is within `bounds`.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<ManagePlan, Refusal> {
-    if flags & !(PINMAP_MANAGE_ALL | PINMAP_MANAGE_HOST | PINMAP_MANAGE_WINDOW) != 0 {
-        return Err(Refusal::Unsupported);
-    }
-    let is_window = flags & PINMAP_MANAGE_WINDOW != 0;
-    let advice = if flags & PINMAP_MANAGE_HOST != 0 {
-        Advice::HOST
-    } else {
-        Advice::NONE
-    };
-    if flags & PINMAP_MANAGE_ALL != 0 {
-        return match (address, length) {
-            (0, 0) if !is_window => Ok(ManagePlan {
-                range: bounds,
-                advice,
-                is_window,
-            }),
-            _ => Err(Refusal::Invalid),
-        };
-    }
-    let range = managed_range(address, length, bounds)?;
-    if is_window && (address | length) & (LARGE - 1) != 0 {
-        return Err(Refusal::Invalid);
-    }
-    Ok(ManagePlan {
-        range,
-        advice,
-        is_window,
-    })
-}
-
-/// Checks addresses that have to be managed.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-fn managed_range(address: u64, length: u64, bounds: Span) -> Result<Span, Refusal> {
-    let range = Span::new(address, length)?;
-    if !range.is_whole_pages() || !bounds.covers(range) {
-        return Err(Refusal::Invalid);
-    }
-    Ok(range)
-}
-
-/// Checks the arguments of ADVISE. Returns the range, and the advice.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub fn advise(
-    flags: u32,
-    reserved: u32,
-    address: u64,
-    length: u64,
-    advice: u32,
-    bounds: Span,
-) -> Result<(Span, Advice), Refusal> {
-    let advice = Advice::from_bits(advice).ok_or(Refusal::Unsupported)?;
-    if flags != 0 || reserved != 0 {
-        return Err(Refusal::Unsupported);
-    }
-    let range = managed_range(address, length, bounds)?;
-    if advice.is_contradictory() {
-        return Err(Refusal::Invalid);
-    }
-    Ok((range, advice))
-}
-
-/// Checks the arguments of BUDGET. Returns the new budget, if there is to be one.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub fn budget(flags: u32, bytes: u64) -> Result<Option<u64>, Refusal> {
-    match (flags, bytes) {
-        (PINMAP_BUDGET_SET, bytes) => Ok(Some(bytes)),
-        (0, 0) => Ok(None),
-        (0, _) => Err(Refusal::Invalid),
-        _ => Err(Refusal::Unsupported),
-    }
-}
-
-/// Checks the arguments of RESIDENCY. Returns the range.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub fn residency(
-    flags: u32,
-    address: u64,
-    length: u64,
-    runs: u64,
-    bounds: Span,
-) -> Result<Span, Refusal> {
-    if flags != 0 {
-        return Err(Refusal::Unsupported);
-    }
-    let range = managed_range(address, length, bounds)?;
-    const IN_WORD: u64 = size_of::<u64>() as u64 - 1;
-    if runs & IN_WORD != 0 {
-        return Err(Refusal::Invalid);
-    }
-    Ok(range)
-}
-
-/// A plan of PREFETCH.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub struct PrefetchPlan {
-    /// The memory.
-    pub range: Span,
-    /// To the host, and not to the device.
-    pub home: bool,
-    /// Nothing moves; it is only told what would.
-    pub preflight: bool,
-}
-
-/// Checks the arguments of PREFETCH.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
-pub fn prefetch(
-    flags: u32,
-    address: u64,
-    length: u64,
-    bounds: Span,
-) -> Result<PrefetchPlan, Refusal> {
-    if flags & !(PINMAP_PREFETCH_HOST | PINMAP_PREFETCH_PREFLIGHT) != 0 {
-        return Err(Refusal::Unsupported);
-    }
-    Ok(PrefetchPlan {
-        range: managed_range(address, length, bounds)?,
-        home: flags & PINMAP_PREFETCH_HOST != 0,
-        preflight: flags & PINMAP_PREFETCH_PREFLIGHT != 0,
     })
 }
 

@@ -34,10 +34,6 @@ pub const fn spare_queues(context_has: u64, user_has: u64) -> u64 {
 
 /// Returns whether a user who has the numbers of so many owners of VRAM can have another one while
 /// `free` of them are. As many more must be free, so that no user can have all of them.
-#[allow(
-    dead_code,
-    reason = "for managed memory, which some kernels cannot have"
-)]
 pub const fn has_owner(free: u64, has: u64) -> bool {
     free > has
 }

@@ -19,7 +19,7 @@ use crate::{
         span::Span,
     },
     sys::{
-        mm::migrate::{Area, Areas},
+        mm::areas::{Area, Areas},
         task::sort,
     },
 };
@@ -149,7 +149,6 @@ impl AdviceBook {
         away.take_from(home, span);
     }
 
-    /// Advises for `span` of `mm`.
     fn set(&self, mm: &Mm, span: Span, advice: Advice) -> Result {
         let areas = Areas::lock(mm)?;
         let mut lists = self.lock_roomy()?;

@@ -22,7 +22,7 @@ use crate::{
         residence::{Place, Rule},
         span::Span,
     },
-    sys::mm::{hmm::Snapshot, migrate::Areas},
+    sys::mm::{areas::Areas, hmm::Snapshot},
 };
 use kernel::{
     prelude::*,

@@ -78,7 +78,6 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
     pages
 }
 
-/// A block.
 #[pin_data]
 pub(super) struct Block {
     span: Span,
@@ -172,7 +171,6 @@ impl Spare {
 }
 
 impl Block {
-    /// The addresses.
     pub(super) fn span(&self) -> Span {
         self.span
     }
@@ -191,13 +189,11 @@ impl Block {
         (bus.saturating_sub(self.bus) / PAGE_SIZE) as usize
     }
 
-    /// The addresses of a run on the bus.
     pub(super) fn bus_span(&self, run: Run) -> Option<Span> {
         let (_, bus) = self.page(run.first);
         Span::new(bus, (run.count as u64).saturating_mul(PAGE_SIZE)).ok()
     }
 
-    /// The pages that overlap `span`.
     pub(super) fn pages_in(&self, span: Span) -> Pages {
         pages_in(self.span, span)
     }

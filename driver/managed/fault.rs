@@ -10,14 +10,12 @@ use crate::{
 };
 use kernel::{prelude::*, sync::Arc};
 
-/// A fault.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
     pub(super) addr: u64,
     pub(super) write: bool,
     /// An atomic access, which also writes.
     pub(super) atomic: bool,
-    /// The block of the page.
     pub(super) block: Span,
     /// The page in its block.
     pub(super) index: usize,

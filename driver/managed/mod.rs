@@ -99,7 +99,6 @@ pub(crate) struct Managed {
     stats: Arc<Stats>,
     /// The addresses of the program's mappings.
     space: Arc<AddressSpace>,
-    /// Addresses on the bus.
     bus: Arc<AddressSpace>,
     #[pin]
     ranges: SpinLock<Ranges>,
@@ -164,7 +163,6 @@ impl Managed {
         kept.map_or_else(Snapshot::new, Ok)
     }
 
-    /// Keeps `snapshot` for the next one.
     fn keep_snapshot(&self, snapshot: Snapshot) {
         let other = self.snapshot.lock().replace(snapshot);
         drop(other);
@@ -434,7 +432,6 @@ impl Managed {
     }
 }
 
-/// Returns the page of `addr`.
 fn page_of(addr: u64) -> Span {
     Span::aligned(addr, PAGE_SIZE)
 }

@@ -100,7 +100,6 @@ fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (u
     map_row(&row)
 }
 
-/// All pieces of a block.
 pub(super) struct Pieces<'a> {
     managed: &'a Managed,
     held: &'a Held<'a>,

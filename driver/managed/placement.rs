@@ -21,7 +21,7 @@ use crate::{
     },
     sys::mm::{
         hmm::{Leaf, Snapshot},
-        migrate::Areas,
+        areas::Areas,
     },
 };
 

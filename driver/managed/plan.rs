@@ -24,7 +24,7 @@ use crate::{
     },
     sys::mm::{
         hmm::{Leaf, Snapshot},
-        migrate::Areas,
+        areas::Areas,
     },
 };
 use kernel::{

@@ -25,7 +25,7 @@ use crate::{
     sys::{
         mm::{
             hmm::{self, Leaf, Snapshot},
-            migrate::{Area, Areas},
+            areas::{Area, Areas},
         },
         task,
     },

@@ -5,7 +5,9 @@ use super::block_of;
 use crate::{
     event::{EventId, EventQueue, EventSlot},
     failure::Failure,
-    logic::{pte::LARGE, request, residence::Advice, span::Span, PAGE_SIZE},
+    logic::{
+        pte::LARGE, request::managed::ManagePlan, residence::Advice, span::Span, PAGE_SIZE,
+    },
     uapi::{self, pinmap_event, pinmap_statistics},
 };
 use kernel::{
@@ -151,7 +153,6 @@ impl Ranges {
     }
 }
 
-/// A managed range.
 #[pin_data]
 pub(crate) struct Range {
     span: Span,
@@ -179,8 +180,8 @@ pub(crate) struct Refused {
 
 impl Range {
     /// Makes a range of which nothing has happened, as `plan` says.
-    pub(crate) fn new(plan: &request::ManagePlan, events: &Arc<EventQueue>) -> Result<Arc<Self>> {
-        let request::ManagePlan {
+    pub(crate) fn new(plan: &ManagePlan, events: &Arc<EventQueue>) -> Result<Arc<Self>> {
+        let ManagePlan {
             range: span,
             advice,
             is_window,
@@ -202,7 +203,6 @@ impl Range {
         )
     }
 
-    /// The addresses.
     pub(crate) fn span(&self) -> Span {
         self.span
     }

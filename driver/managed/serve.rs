@@ -26,7 +26,8 @@ use crate::{
     sys::{
         mm::{
             hmm::{self, Leaf, Snapshot},
-            migrate::{Area, HomeFault},
+            areas::Area,
+            migrate::HomeFault,
         },
         task,
         task::clock::{self, MICROSECOND},
@@ -54,7 +55,6 @@ struct Serving<'a> {
     fault: Fault,
     /// The page table of its block, as it was read last.
     snapshot: Snapshot,
-    /// The range of the page.
     range: Option<Arc<Range>>,
     /// How often the service began anew, because the memory changed meanwhile.
     retries: u64,

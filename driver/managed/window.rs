@@ -13,7 +13,7 @@ use crate::{
     failure::Failure,
     gpu::mmu::leaves::Supply,
     logic::{pte::LARGE, span::Span},
-    sys::{mm::migrate::Areas, task},
+    sys::{mm::areas::Areas, task},
     uapi,
 };
 use kernel::{mm::Mm, prelude::*};

@@ -25,7 +25,6 @@ pub(crate) struct Vacancy {
 }
 
 impl Context {
-    /// Number of registrations.
     pub(crate) fn registrations(&self) -> u32 {
         self.table.lock().count
     }

@@ -8,7 +8,10 @@
 //! to them takes no lock of this module. Entries of mappings may be in the same tables, at other
 //! addresses.
 
-use super::vm::{Removed, Stock, Vm};
+use super::{
+    tables::{Removed, Stock},
+    vm::Vm,
+};
 use crate::{
     failure::Failure,
     gpu::{Condition, Gpu, PATIENCE},
@@ -48,7 +51,6 @@ impl Upper {
 pub(crate) struct Lower(u64);
 
 impl Vm {
-    /// The device.
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }

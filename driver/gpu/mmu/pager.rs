@@ -9,7 +9,7 @@
 use super::vm::Vm;
 use crate::logic::span::Span;
 #[cfg(pinmap_mirror)]
-use crate::sys::mm::migrate::{Area, HomeFault};
+use crate::sys::mm::{areas::Area, migrate::HomeFault};
 use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
@@ -148,7 +148,6 @@ impl Vm {
     }
 
     /// Sets what serves faults from now on. `ENODEV`: the context has ended.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn set_pager(&self, pager: Arc<dyn Pager>) -> Result {
         let mut paging = self.paging.lock();
         if let Paging::Ended = *paging {

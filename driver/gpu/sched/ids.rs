@@ -10,7 +10,6 @@ use crate::{
 };
 use kernel::{prelude::*, sync::atomic::Relaxed};
 
-/// All ids of a device.
 pub(in crate::gpu) struct Ids {
     free: Bitmap<KVVec<u64>>,
     /// The user of each id; 0: none.
@@ -44,7 +43,6 @@ impl Ids {
         Ok(id as u32)
     }
 
-    /// Gives back an id of `member`.
     pub(super) fn give(&mut self, id: u32, member: &Member) {
         if let Some(entry) = self.users.get_mut(id as usize) {
             *entry = 0;

@@ -77,7 +77,6 @@ impl Gpu {
         self.isolation.times.load(Relaxed)
     }
 
-    /// Number of queues that there are.
     pub(crate) fn queues(&self) -> u32 {
         self.schedule.lock().queues
     }

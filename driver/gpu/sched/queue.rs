@@ -142,7 +142,6 @@ pub(crate) struct QueueMemory {
     pub(crate) _views: [MmapOffset; 3],
 }
 
-/// A queue.
 #[pin_data]
 pub(crate) struct Queue {
     params: QueueParams,

@@ -54,7 +54,6 @@ impl Entry {
     }
 }
 
-/// A slot.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) queue: Option<u32>,
@@ -110,9 +109,7 @@ pub(in crate::gpu) struct Schedule {
     pub(super) entries: KVec<Option<Entry>>,
     pub(super) slots: KVec<Slot>,
     pub(super) vmids: KVec<Vmid>,
-    /// Number of turns that were given.
     pub(super) turns: u64,
-    /// Number of passes.
     pub(super) passes: u64,
     /// Pause before the next pass while a queue waits for room.
     pub(super) pause: Pause,
@@ -164,7 +161,6 @@ impl Schedule {
         self.slots.get_mut(slot as usize)
     }
 
-    /// Returns the queue in a slot.
     pub(super) fn in_slot(&self, slot: &Slot) -> Option<&Entry> {
         self.entries.get(slot.queue? as usize)?.as_ref()
     }

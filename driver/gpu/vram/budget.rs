@@ -42,7 +42,6 @@ struct Holder {
     mm: Option<ARef<Mm>>,
 }
 
-/// All owners of a device.
 #[pin_data]
 pub(super) struct Owners {
     #[pin]

@@ -18,7 +18,7 @@ use crate::{
     gpu::{mmu::pager::Taker, Gpu},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
-        mm::migrate::{Area, Areas, Processes, RmapPart},
+        mm::areas::{Area, Areas, Processes, RmapPart},
         task,
         task::clock::{self, MILLISECOND},
     },

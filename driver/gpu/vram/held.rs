@@ -18,7 +18,6 @@ use kernel::{
     },
 };
 
-/// The frames.
 #[pin_data]
 pub(in crate::gpu) struct Held {
     /// A bit for each.

@@ -98,7 +98,6 @@ pub(super) struct Vram {
     freed_words: KVVec<Atomic<u64>>,
     any_freed: Atomic<bool>,
     /// The offset of the page that shows whether VRAM keeps what it has. See `mover.rs`.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for memory that moves"))]
     mark: u64,
 }
 
@@ -233,7 +232,6 @@ pub(super) fn frame_bits(bytes: u64) -> Result<KVVec<Atomic<u64>>> {
     zeros(bitmap::words(bytes / PAGE_SIZE))
 }
 
-/// Returns `words` words of zeros.
 pub(super) fn zeros(words: u64) -> Result<KVVec<Atomic<u64>>> {
     let words = usize::try_from(words).map_err(|_| ENODEV)?;
     let mut all = KVVec::with_capacity(words, GFP_KERNEL)?;
@@ -358,7 +356,6 @@ impl Share {
         }
     }
 
-    /// Frees a table.
     pub(super) fn give_table(&self, offset: u64) {
         let mut free = self.gpu.vram.lock();
         free.frames.give(offset / PAGE_SIZE, 1);

@@ -254,7 +254,6 @@ impl Gpu {
     }
 }
 
-/// Jobs of the engine.
 pub(super) struct Jobs {
     /// Pages of VRAM to be zeroed. Their `pfn` counts for nothing.
     pub(super) zeros: KVec<Move>,

@@ -15,7 +15,8 @@ use crate::{
     logic::{block::PAGES, span::Span, PAGE_SIZE},
     sys::{
         mm::{
-            migrate::{Area, Batch, Collected, HomeFault, Item, Source},
+            areas::Area,
+            migrate::{Batch, Collected, HomeFault, Item, Source},
             new_page::NewPage,
         },
         task,

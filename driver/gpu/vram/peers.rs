@@ -19,7 +19,7 @@ use crate::{
     logic::{block::Pages, span::Span},
     sys::mm::{
         hmm::{Leaf, Snapshot},
-        migrate::Areas,
+        areas::Areas,
     },
 };
 use core::ptr;
@@ -85,7 +85,6 @@ struct Readers {
     count: usize,
 }
 
-/// The peers of a device.
 #[pin_data]
 pub(in crate::gpu) struct Peers {
     /// Devices whose VRAM it reaches.

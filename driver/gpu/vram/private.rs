@@ -31,7 +31,8 @@ use crate::{
     sys::{
         mm::{
             device_private::{tell_lost, Brought, DevicePages, Owner, Token},
-            migrate::{Area, HomeFault, Rmap},
+            areas::{Area, Rmap},
+            migrate::HomeFault,
             new_page::NewPage,
         },
         task::{
@@ -67,7 +68,6 @@ struct Described {
     leaves: bool,
 }
 
-/// The pages.
 #[pin_data]
 pub(in crate::gpu) struct Private {
     /// `None`: the device is not bound, or there was no memory for the descriptions.

@@ -7,7 +7,6 @@ use super::miscdevice::{Files, Node};
 use crate::sys::helpers;
 use kernel::{bindings, error::from_result, ffi, prelude::*};
 
-/// An attribute of `T`.
 pub(crate) struct Attribute<T: 'static> {
     pub(crate) name: &'static CStr,
     pub(crate) get: Get<T>,
@@ -21,7 +20,6 @@ pub(crate) enum Get<T: 'static> {
     Word(fn(&T) -> Result<&'static CStr>),
 }
 
-/// The attributes of nodes.
 fn all<T: Files>() -> impl Iterator<Item = &'static Attribute<T::Device>> {
     T::ATTRIBUTES.iter().copied().flatten()
 }

@@ -38,7 +38,6 @@ pub(crate) struct File<T> {
 
 /// A type that files show.
 pub(crate) trait Show: Send + Sync + Sized + 'static {
-    /// The files of its directory.
     const FILES: &'static [File<Self>];
 }
 

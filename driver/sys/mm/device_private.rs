@@ -11,7 +11,8 @@
 //! C header: [`include/linux/memremap.h`](srctree/include/linux/memremap.h).
 
 use super::{
-    migrate::{HomeFault, Rmap},
+    areas::Rmap,
+    migrate::HomeFault,
     new_page::NewPage,
 };
 use crate::{
@@ -86,7 +87,6 @@ impl<T: Owner> DevicePages<T> {
         })
     }
 
-    /// Returns the owner.
     pub(crate) fn owner(&self) -> &T {
         &self.owner
     }

@@ -12,9 +12,7 @@ use crate::{
     logic::{runs::Run, PAGE_SIZE},
     sys::{helpers, task, task::account::Charge},
 };
-#[cfg(not(pinmap_flat))]
-use core::ptr;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use kernel::{
     bindings,
     prelude::*,
@@ -184,7 +182,6 @@ impl Folios {
         None
     }
 
-    /// Returns page `index`.
     fn page(&self, index: u64) -> Option<*mut bindings::page> {
         let (run, first) = self.folio(index)?;
         let pfn = run.pfn().saturating_add(index.saturating_sub(first));
@@ -192,8 +189,6 @@ impl Folios {
         Some(unsafe { helpers::pinmap_pfn_to_page(pfn as usize) })
     }
 
-    /// Returns the page frame of the first page.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn first_frame(&self) -> Option<u64> {
         self.folios.first().map(|run| run.pfn())
     }
@@ -238,7 +233,6 @@ impl Folios {
     }
 
     /// Loads 8 bytes, which user space and a device may write at the same time.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn load(&self, offset: u64) -> Option<u64> {
         let word = self.word(offset)?;
         // SAFETY: The word is aligned and in a page of ours. The access is volatile, since others
@@ -248,7 +242,6 @@ impl Folios {
 
     /// Stores whole words of 8 bytes from `offset` on, a multiple of 8. User space and a device may
     /// access them at the same time.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result {
         for (at, value) in (offset..).step_by(8).zip(bytes.chunks_exact(8)) {
             let word = self.word(at).ok_or(EINVAL)?;

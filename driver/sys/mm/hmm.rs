@@ -8,7 +8,7 @@
 //!
 //! C header: [`include/linux/hmm.h`](srctree/include/linux/hmm.h).
 
-use super::{device_private::Token, migrate::Areas};
+use super::{areas::Areas, device_private::Token};
 use crate::{
     logic::{
         block::{Pages, MARK, PAGES},
@@ -183,7 +183,6 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// The pages that are held.
     pub(crate) fn pages(&self) -> Pages {
         self.pages
     }

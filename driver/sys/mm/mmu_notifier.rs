@@ -165,7 +165,6 @@ impl<T: Notified> Notifier<T> {
     }
 
     /// The address space.
-    #[cfg(pinmap_mirror)]
     pub(crate) fn mm(&self) -> &Mm {
         &self.mm
     }

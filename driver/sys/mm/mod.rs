@@ -2,6 +2,8 @@
 //! Memory of processes and of the system: pinned, watched, mirrored, moved, and mapped by the CPU.
 
 #[cfg(pinmap_mirror)]
+pub(crate) mod areas;
+#[cfg(pinmap_mirror)]
 pub(crate) mod bounce;
 pub(crate) mod cache;
 #[cfg(pinmap_mirror)]

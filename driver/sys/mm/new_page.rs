@@ -27,7 +27,6 @@ impl NewPage {
         Self { pfn }
     }
 
-    /// Returns the frame number.
     pub(crate) fn pfn(&self) -> u64 {
         self.pfn
     }

@@ -13,10 +13,8 @@ pub(in crate::sys) const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
 ///
 /// The runs must consist of pages that stay what they are for as long as `self` lives.
 pub(crate) unsafe trait Pages: Send + Sync {
-    /// Number of pages.
     fn pages(&self) -> u64;
 
-    /// Number of blocks of runs.
     fn blocks(&self) -> usize;
 
     /// Returns the runs of one block: at most [`BLOCK`].
@@ -49,7 +47,6 @@ pub(crate) unsafe trait Pages: Send + Sync {
     }
 }
 
-/// Returns the runs in block `index` of `runs`.
 pub(super) fn block_of(runs: &[Run], index: usize) -> &[Run] {
     runs.chunks(BLOCK).nth(index).unwrap_or_default()
 }

@@ -28,7 +28,6 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Full, Relaxed, Release},
-        lock::{spinlock::SpinLockBackend, Guard},
         Arc, ArcBorrow, CondVar, SpinLock,
     },
     types::Opaque,
@@ -242,8 +241,8 @@ impl<T: Watcher> Interval<T> {
         };
         let mut tree = watch.tree.lock();
         self.leaving.store(true, Relaxed);
-        if self.told.load(Relaxed) != 0 {
-            self.await_callbacks(watch, &mut tree);
+        while self.told.load(Relaxed) != 0 {
+            watch.idle.wait(&mut tree);
         }
         // SAFETY: The tree is locked. The interval was inserted, and the exchange lets no other
         // task remove it.
@@ -251,15 +250,6 @@ impl<T: Watcher> Interval<T> {
         self.leaving.store(false, Relaxed);
         drop(tree);
         self.begun.store(false, Release);
-    }
-}
-
-impl<T: Watcher> Interval<T> {
-    /// Waits until no callback runs.
-    fn await_callbacks(&self, watch: &Watch<T>, tree: &mut Guard<'_, Tree, SpinLockBackend>) {
-        while self.told.load(Relaxed) != 0 {
-            watch.idle.wait(tree);
-        }
     }
 }
 

@@ -117,7 +117,6 @@ impl<T: Handler> Handled<T> {
     }
 }
 
-/// Frees a requested line.
 fn free<T>(mut line: HandledLine<T>) {
     let cookie: *mut helpers::pinmap_irq_thread = &raw mut line.cookie.thread;
     // SAFETY: The line was requested with this cookie. Waits for a running handler.

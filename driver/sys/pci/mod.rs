@@ -123,13 +123,11 @@ impl Function {
     }
 
     /// Whether the function reaches the memory of `peer` on the bus.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for memory that moves"))]
     pub(crate) fn reaches(&self, peer: &Self) -> bool {
         // SAFETY: Both functions are valid.
         unsafe { helpers::pinmap_pci_reaches(self.as_raw(), peer.as_raw()) }
     }
 
-    /// Whether the function can be reset.
     pub(crate) fn can_reset(&self) -> bool {
         // SAFETY: The function is valid.
         unsafe { helpers::pinmap_pci_can_reset(self.as_raw()) }

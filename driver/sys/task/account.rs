@@ -81,7 +81,6 @@ impl Account {
 
     /// Returns a key of the user: equal for all accounts of that user, as long as one of them
     /// exists.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn user(&self) -> usize {
         self.user.0.as_ptr() as usize
     }
@@ -223,7 +222,6 @@ impl Charge {
     }
 
     /// Splits off the charge for one page; `None` if none is left.
-    #[cfg(not(pinmap_flat))]
     pub(crate) fn take_page(&mut self) -> Option<Self> {
         if self.pages == 0 {
             return None;

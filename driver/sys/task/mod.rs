@@ -7,7 +7,6 @@
 pub(crate) mod account;
 #[cfg(pinmap_mirror)]
 pub(crate) mod cgroup;
-#[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
 pub(crate) mod gate;
 #[cfg(not(pinmap_flat))]

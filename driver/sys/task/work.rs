@@ -59,7 +59,6 @@ pub(crate) fn guarding() -> &'static Queue {
 }
 
 /// The queue for starting threads that serve faults. Its work waits for memory at most.
-#[cfg(not(pinmap_flat))]
 pub(crate) fn starting() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_START)
 }

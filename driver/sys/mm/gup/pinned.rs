@@ -254,14 +254,8 @@ impl PinnedRuns {
         Ok(self.blocks.push(block, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Number of pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
-    }
-
-    /// Whether the pages were pinned for writing.
-    pub(crate) fn writable(&self) -> bool {
-        self.write
     }
 
     /// Stores the last run: no pages are added after this. A single run stays outside of the
@@ -277,20 +271,6 @@ impl PinnedRuns {
         }
     }
 
-    /// Number of blocks of runs.
-    pub(in crate::sys) fn blocks(&self) -> usize {
-        let last = usize::from(self.last.is_some());
-        self.blocks.len().saturating_add(last)
-    }
-
-    /// Returns the runs of one block.
-    pub(in crate::sys) fn block(&self, index: usize) -> &[Run] {
-        match self.blocks.get(index) {
-            Some(block) => block,
-            None => self.last.as_slice(),
-        }
-    }
-
     /// Iterates over the runs, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         let stored = self.blocks.iter().flat_map(|block| block.iter().copied());
@@ -301,15 +281,19 @@ impl PinnedRuns {
 // SAFETY: The runs are pinned as long as `self` lives.
 unsafe impl Pages for PinnedRuns {
     fn pages(&self) -> u64 {
-        self.pages()
+        self.pages
     }
 
     fn blocks(&self) -> usize {
-        self.blocks()
+        let last = usize::from(self.last.is_some());
+        self.blocks.len().saturating_add(last)
     }
 
     fn block(&self, index: usize) -> &[Run] {
-        self.block(index)
+        match self.blocks.get(index) {
+            Some(block) => block,
+            None => self.last.as_slice(),
+        }
     }
 
     fn single(&self) -> Option<Run> {
@@ -317,7 +301,7 @@ unsafe impl Pages for PinnedRuns {
     }
 
     fn writable(&self) -> bool {
-        self.writable()
+        self.write
     }
 }
 
