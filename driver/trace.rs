@@ -4,9 +4,8 @@
 use crate::{
     logic::{contiguity::Contiguity, PAGE_SIZE},
     stats::Stats,
-    sys::fs::trace::{self, Record},
+    sys::{fs::trace::Record, task::clock},
 };
-#[cfg(not(pinmap_flat))]
 use kernel::error::Error;
 
 pub(crate) use crate::sys::fs::trace::Tracepoint;
@@ -31,7 +30,7 @@ pub(crate) struct Timed {
 
 impl Timed {
     pub(crate) fn begin(tracepoint: Tracepoint) -> Self {
-        let since = tracepoint.is_on().then(trace::now);
+        let since = tracepoint.is_on().then(clock::now);
         Self { tracepoint, since }
     }
 
@@ -41,26 +40,19 @@ impl Timed {
         tracepoint: Tracepoint,
         gather: impl FnOnce() -> T,
     ) -> Option<(Self, T)> {
-        tracepoint
-            .is_on()
-            .then(|| Self::begin_on(tracepoint, gather))
-    }
-
-    fn begin_on<T>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> (Self, T) {
-        let gathered = gather();
-        (Self::begin(tracepoint), gathered)
+        tracepoint.is_on().then(|| {
+            let gathered = gather();
+            (Self::begin(tracepoint), gathered)
+        })
     }
 
     /// Records an operation that has succeeded, for the context of `stats`. `details` runs only if
     /// the tracepoint is on, and after the time was taken.
     pub(crate) fn end(&self, stats: &Stats, details: impl FnOnce() -> Details) {
-        if let Some(since) = self.since {
-            self.emit(since, stats, details);
-        }
-    }
-
-    fn emit(&self, since: u64, stats: &Stats, details: impl FnOnce() -> Details) {
-        let ns = trace::now().saturating_sub(since);
+        let Some(since) = self.since else {
+            return;
+        };
+        let ns = clock::now().saturating_sub(since);
         let details = details();
         let record = Record {
             handle: details.handle,
@@ -78,7 +70,6 @@ impl Timed {
 }
 
 /// The fault of a queue, or why it stopped.
-#[cfg(not(pinmap_flat))]
 pub(crate) struct QueueFault {
     pub(crate) handle: u64,
     /// Index of the packet.
@@ -91,7 +82,6 @@ pub(crate) struct QueueFault {
 }
 
 /// How the service of a fault ended.
-#[cfg(not(pinmap_flat))]
 pub(crate) enum FaultEnd {
     Served {
         pages: u64,
@@ -106,7 +96,6 @@ pub(crate) enum FaultEnd {
 }
 
 /// Records that the device stopped a queue of the context of `stats`.
-#[cfg(not(pinmap_flat))]
 pub(crate) fn fault(stats: &Stats, stop: impl FnOnce() -> QueueFault) {
     if Tracepoint::Fault.is_on() {
         Tracepoint::Fault.emit(&about(stats, stop()));
@@ -114,7 +103,6 @@ pub(crate) fn fault(stats: &Stats, stop: impl FnOnce() -> QueueFault) {
 }
 
 /// Records that a fault is going to be served.
-#[cfg(not(pinmap_flat))]
 pub(crate) fn fault_begin(stats: &Stats, fault: impl FnOnce() -> QueueFault) {
     if Tracepoint::FaultBegin.is_on() {
         Tracepoint::FaultBegin.emit(&about(stats, fault()));
@@ -122,7 +110,6 @@ pub(crate) fn fault_begin(stats: &Stats, fault: impl FnOnce() -> QueueFault) {
 }
 
 /// Records how the service of a fault ended, after `ns` nanoseconds.
-#[cfg(not(pinmap_flat))]
 pub(crate) fn fault_end(stats: &Stats, ns: u64, end: FaultEnd, fault: impl FnOnce() -> QueueFault) {
     let tracepoint = match end {
         FaultEnd::Served { .. } => Tracepoint::FaultServed,
@@ -155,7 +142,6 @@ pub(crate) fn fault_end(stats: &Stats, ns: u64, end: FaultEnd, fault: impl FnOnc
 }
 
 /// Why memory has moved: its value in the record.
-#[cfg(pinmap_mirror)]
 #[derive(Clone, Copy)]
 pub(crate) enum Cause {
     /// The side that it moved to has touched it.
@@ -167,7 +153,6 @@ pub(crate) enum Cause {
 }
 
 /// Memory that has moved.
-#[cfg(pinmap_mirror)]
 pub(crate) struct Migration {
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
@@ -179,7 +164,6 @@ pub(crate) struct Migration {
 }
 
 /// Records that memory has moved. From any context.
-#[cfg(pinmap_mirror)]
 pub(crate) fn migrate(stats: &Stats, migration: impl FnOnce() -> Migration) {
     if Tracepoint::Migrate.is_on() {
         let migration = migration();
@@ -194,7 +178,6 @@ pub(crate) fn migrate(stats: &Stats, migration: impl FnOnce() -> Migration) {
     }
 }
 
-#[cfg(not(pinmap_flat))]
 fn about(stats: &Stats, fault: QueueFault) -> Record {
     /// The record's value for [`QueueFault::access`] where there is none.
     const NONE: u32 = 255;

@@ -77,7 +77,6 @@ use vram::Vram;
 /// times what its manual promises, since it may be emulated on a busy machine.
 const PATIENCE: u64 = 2 * SECOND;
 
-/// The condition of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     /// The device works.
@@ -115,6 +114,7 @@ pub(crate) struct Gpu {
     #[pin]
     vram: Vram,
     /// Open as long as pages of the device are given out.
+    #[pin]
     vram_open: Passage,
     isolation: Isolation,
     #[pin]
@@ -185,7 +185,7 @@ impl Gpu {
                 gone: Atomic::new(false),
                 uses: Atomic::new(0),
                 vram <- Vram::new(limits.vram),
-                vram_open: Passage::new()?,
+                vram_open <- Passage::new(),
                 isolation: Isolation::new(),
                 ids <- new_mutex!(ids, "pinmap_ids"),
                 invalidates <- new_mutex!(0, "pinmap_invalidates"),

@@ -43,9 +43,6 @@ bool pinmap_can_flush(void);
 void pinmap_flush(void *address, unsigned int bytes);
 
 /* clock.rs */
-u64 pinmap_now_ns(void);
-u64 pinmap_wall_seconds(void);
-void pinmap_sleep_us(unsigned long least, unsigned long most);
 unsigned long pinmap_ns_to_jiffies(u64 ns);
 
 /* debugfs.rs */
@@ -77,9 +74,6 @@ void pinmap_tell_lost(struct device *dev, unsigned long start, unsigned long las
 
 /* dmabuf.rs */
 void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);
-struct scatterlist *pinmap_sg_next(struct scatterlist *sg);
-void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
-				enum dma_data_direction direction);
 void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
 				enum dma_data_direction direction);
 void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
@@ -155,9 +149,7 @@ struct pinmap_region {
 	__u32 refused;
 };
 int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
-bool pinmap_is_coherent(struct device *dev);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
-const char *pinmap_device_name(const struct device *dev);
 
 /* irq_eventfd.rs */
 int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot);
@@ -175,8 +167,6 @@ struct pinmap_using {
 	struct mem_cgroup *own, *before;
 };
 struct task_struct *pinmap_start_killable(void (*run)(void *data), void *data, const char *name);
-void pinmap_kill(struct task_struct *task);
-void pinmap_put_task(struct task_struct *task);
 void pinmap_forget_signals(void);
 bool pinmap_use_mm(struct mm_struct *mm, struct pinmap_using *using);
 void pinmap_unuse_mm(struct mm_struct *mm, struct pinmap_using *using);
@@ -214,7 +204,6 @@ struct pinmap_home_fault {
 	bool by_device;
 };
 struct pinmap_batch *pinmap_batch_new(void);
-void pinmap_batch_free(struct pinmap_batch *batch);
 unsigned long pinmap_migratable(struct mm_struct *mm, unsigned long addr, unsigned long end,
 				struct vm_area_struct **vma);
 bool pinmap_area_at(struct mm_struct *mm, unsigned long addr, struct pinmap_area *area,
@@ -228,9 +217,7 @@ unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long ad
 bool pinmap_next_moved(struct mm_struct *mm, unsigned long from, struct pinmap_area *area,
 		       u64 *linear);
 int pinmap_mmap_lock_killable(struct mm_struct *mm);
-bool pinmap_mmap_trylock(struct mm_struct *mm);
 bool pinmap_mmap_is_contended(struct mm_struct *mm);
-void pinmap_mmap_unlock(struct mm_struct *mm);
 int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, unsigned long start,
 		       unsigned long end, unsigned int sources, void *owner,
 		       struct page *fault_page);
@@ -260,7 +247,6 @@ void pinmap_return_number(int number);
 
 /* mmio.rs */
 void pinmap_copy_page_from_io(unsigned long pfn, const void __iomem *from);
-void pinmap_wmb(void);
 
 /* mmu_notifier.rs */
 enum pinmap_notice {
@@ -274,13 +260,6 @@ bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
 /* mirror.rs */
 enum { PINMAP_GRANULES = 32 };
 void pinmap_read_pairs(const u32 *pairs, u32 *firsts);
-
-/* passage.rs */
-struct srcu_struct *pinmap_srcu_new(void);
-void pinmap_srcu_free(struct srcu_struct *domain);
-int pinmap_srcu_lock(struct srcu_struct *domain);
-void pinmap_srcu_unlock(struct srcu_struct *domain, int index);
-void pinmap_srcu_wait(struct srcu_struct *domain);
 
 /* pci.rs */
 struct pinmap_pci_bar {
@@ -325,7 +304,6 @@ void pinmap_page_unlock(struct page *page);
 u32 pinmap_page_in_file(struct page *page);
 
 /* process.rs */
-struct pid *pinmap_get_current_process(void);
 int pinmap_process_number(struct pid *process);
 enum {
 	PINMAP_NAME = TASK_COMM_LEN,
@@ -349,9 +327,6 @@ unsigned long pinmap_task_size(void);
 
 /* thread.rs */
 struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);
-
-/* user.rs */
-int pinmap_get_user_u32(unsigned long address, u32 *value);
 
 /* vma.rs */
 enum {
@@ -377,8 +352,6 @@ enum pinmap_wait {
 };
 int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, u32 how);
 struct poll_table_struct;
-void pinmap_poll_wait(struct file *file, struct wait_queue_head *queue,
-		      struct poll_table_struct *table);
 
 /* work.rs */
 enum pinmap_queue {

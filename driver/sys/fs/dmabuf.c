@@ -10,17 +10,6 @@ void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int b
 	sg_set_page(sg, pfn_to_page(pfn), bytes, 0);
 }
 
-struct scatterlist *pinmap_sg_next(struct scatterlist *sg)
-{
-	return sg_next(sg);
-}
-
-void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
-				enum dma_data_direction direction)
-{
-	dma_unmap_sgtable(dev, table, direction, 0);
-}
-
 void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
 				enum dma_data_direction direction)
 {

@@ -135,7 +135,7 @@ impl Table {
                 // SAFETY: `entry` is an entry of the table; the run consists of pages.
                 entry = unsafe {
                     helpers::pinmap_sg_set_run(entry, pfn, bytes);
-                    helpers::pinmap_sg_next(entry)
+                    bindings::sg_next(entry)
                 };
                 done = done.saturating_add(part);
             }
@@ -163,7 +163,7 @@ impl Table {
             self.retired = true;
             // SAFETY: Mapped until now by the type invariants.
             unsafe {
-                helpers::pinmap_dma_unmap_sgtable(self.dev, &mut self.table, self.direction);
+                bindings::dma_unmap_sgtable(self.dev, &mut self.table, self.direction, 0);
                 bindings::sg_free_table(&mut self.table);
             }
         }
@@ -235,7 +235,6 @@ impl<T: Exporter> Shared<T> {
         found
     }
 
-    /// Returns the exporter.
     pub(crate) fn exporter(&self) -> &T {
         &self.exporter
     }

@@ -370,9 +370,7 @@ impl<T: Files> Operations<T> {
         let this = unsafe { Self::get(file) };
         // SAFETY: The arguments are the VFS's. `this` is shared until `release`, so what it returns
         // a reference to exists until then; and who waits in the queue has a reference to the file.
-        unsafe {
-            helpers::pinmap_poll_wait(file.cast(), this.waiters().as_raw().cast(), table.cast())
-        };
+        unsafe { bindings::poll_wait(file, this.waiters().as_raw(), table) };
         this.readiness()
     }
 

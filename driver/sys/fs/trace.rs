@@ -7,7 +7,6 @@ use crate::sys::helpers;
 
 pub(crate) use helpers::pinmap_trace as Record;
 
-/// A tracepoint.
 #[derive(Clone, Copy)]
 pub(crate) enum Tracepoint {
     Register,
@@ -15,15 +14,10 @@ pub(crate) enum Tracepoint {
     Map,
     Unmap,
     Stale,
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
     Fault,
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
     FaultBegin,
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
     FaultServed,
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
     FaultFailed,
-    #[cfg_attr(not(pinmap_mirror), expect(dead_code, reason = "for managed memory"))]
     Migrate,
 }
 
@@ -59,10 +53,4 @@ impl Tracepoint {
         // SAFETY: The call only reads the record, and does not keep it.
         unsafe { helpers::pinmap_trace_emit(self.number(), record) };
     }
-}
-
-/// Nanoseconds of the monotonic clock. May be called in any context.
-pub(crate) fn now() -> u64 {
-    // SAFETY: No requirements.
-    unsafe { helpers::pinmap_now_ns() }
 }

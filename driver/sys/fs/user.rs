@@ -4,16 +4,16 @@
 //!
 //! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h).
 
-use crate::sys::helpers;
 use core::{mem::MaybeUninit, slice};
 use kernel::{bindings, prelude::*, uaccess::UserPtr};
 
 /// Reads the 4 bytes at `pointer`; `EFAULT`: they cannot be read.
 fn read_u32(pointer: UserPtr) -> Result<u32> {
-    let mut value = 0;
-    let pointer = pointer.as_const_ptr().addr();
+    let mut value = 0_u32;
+    let to = (&raw mut value).cast();
     // SAFETY: `value` can be written. The call checks the other pointer.
-    if unsafe { helpers::pinmap_get_user_u32(pointer, &mut value) } != 0 {
+    let left = unsafe { bindings::copy_from_user(to, pointer.as_const_ptr(), size_of_val(&value)) };
+    if left != 0 {
         return Err(EFAULT);
     }
     Ok(value)

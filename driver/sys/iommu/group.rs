@@ -3,7 +3,7 @@
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
-use crate::sys::{helpers, pci::Function};
+use crate::sys::pci::Function;
 use core::ptr::NonNull;
 use kernel::{bindings, device, ffi, prelude::*, str::CStrExt};
 
@@ -40,7 +40,6 @@ impl Group {
         unsafe { bindings::iommu_group_has_isolated_msi(self.0.as_ptr()) }
     }
 
-    /// Number of members.
     pub(super) fn members(&self) -> usize {
         let mut count = 0_usize;
         self.for_each(count_member, (&raw mut count).cast());
@@ -81,7 +80,7 @@ unsafe extern "C" fn log_member(
     let (function, name) = unsafe {
         (
             device::Device::<device::Normal>::from_raw(data.cast()),
-            CStr::from_char_ptr(helpers::pinmap_device_name(member).cast()),
+            CStr::from_char_ptr(bindings::dev_name(member)),
         )
     };
     dev_err!(function, "member of its IOMMU group: {}\n", name);

@@ -36,11 +36,6 @@ int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, u
 	return ret ?: count;
 }
 
-bool pinmap_is_coherent(struct device *dev)
-{
-	return device_iommu_capable(dev, IOMMU_CAP_CACHE_COHERENCY);
-}
-
 /*
  * Makes all DMA snoop, as VFIO does: otherwise a device that sets "no snoop" reads memory that the
  * caches have not written back.
@@ -103,9 +98,4 @@ void pinmap_flush_all(struct iommu_domain *domain)
 void pinmap_gather_sync(struct iommu_domain *domain, struct iommu_iotlb_gather *gather)
 {
 	iommu_iotlb_sync(domain, gather);
-}
-
-const char *pinmap_device_name(const struct device *dev)
-{
-	return dev_name(dev);
 }

@@ -157,7 +157,10 @@ impl Domain {
             reserved_spans.push(entry.span, GFP_KERNEL)?;
         }
         // SAFETY: The device is valid.
-        let coherent = unsafe { helpers::pinmap_is_coherent(function.as_dev()) };
+        let coherent = unsafe {
+            let cap = bindings::iommu_cap_IOMMU_CAP_CACHE_COHERENCY;
+            bindings::device_iommu_capable(function.as_dev(), cap)
+        };
         let page_table = PageTable::new(function)?;
         // SAFETY: The page table was made just now.
         let (geometry, page_sizes) = unsafe {
@@ -362,12 +365,10 @@ impl Attachment {
         Ok(domain)
     }
 
-    /// The domain.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
-    /// The group.
     pub(crate) fn group(&self) -> &Group {
         &self.group
     }

@@ -31,7 +31,7 @@ impl<'a> Areas<'a> {
     /// Takes the lock, unless somebody has it for writing or waits for that. `mm` is in use.
     pub(crate) fn try_lock(mm: &'a Mm) -> Option<Self> {
         // SAFETY: The address space is valid.
-        let locked = unsafe { helpers::pinmap_mmap_trylock(mm.as_raw()) };
+        let locked = unsafe { bindings::mmap_read_trylock(mm.as_raw()) };
         // Not `then_some`: what it is given is dropped if there is no lock, which would unlock.
         locked.then(|| Self(mm))
     }
@@ -163,7 +163,7 @@ impl<'a> Areas<'a> {
 impl Drop for Areas<'_> {
     fn drop(&mut self) {
         // SAFETY: We took the lock.
-        unsafe { helpers::pinmap_mmap_unlock(self.0.as_raw()) };
+        unsafe { bindings::mmap_read_unlock(self.0.as_raw()) };
     }
 }
 

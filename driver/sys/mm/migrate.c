@@ -40,11 +40,6 @@ struct pinmap_batch *pinmap_batch_new(void)
 	return kvmalloc(sizeof(struct pinmap_batch), GFP_KERNEL);
 }
 
-void pinmap_batch_free(struct pinmap_batch *batch)
-{
-	kvfree(batch);
-}
-
 /*
  * Whether pages of @vma that are on a device may leave it, in the kernel's eyes. What a program
  * makes of the memory while they are there (mlock2(MLOCK_ONFAULT), MADV_MERGEABLE) is no reason
@@ -183,19 +178,9 @@ int pinmap_mmap_lock_killable(struct mm_struct *mm)
 	return mmap_read_lock_killable(mm);
 }
 
-bool pinmap_mmap_trylock(struct mm_struct *mm)
-{
-	return mmap_read_trylock(mm);
-}
-
 bool pinmap_mmap_is_contended(struct mm_struct *mm)
 {
 	return mmap_lock_is_contended(mm);
-}
-
-void pinmap_mmap_unlock(struct mm_struct *mm)
-{
-	mmap_read_unlock(mm);
 }
 
 /*

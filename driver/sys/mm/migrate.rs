@@ -116,7 +116,7 @@ pub(crate) struct Item {
 ///
 /// # Invariants
 ///
-/// `raw` was made by `pinmap_batch_new()`.
+/// `raw` was made by `pinmap_batch_new()`, which allocates it with kvmalloc().
 pub(crate) struct Batch {
     raw: NonNull<helpers::pinmap_batch>,
 }
@@ -196,7 +196,7 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         // SAFETY: By the type invariants.
-        unsafe { helpers::pinmap_batch_free(self.raw.as_ptr()) };
+        unsafe { bindings::kvfree(self.raw.as_ptr().cast()) };
     }
 }
 

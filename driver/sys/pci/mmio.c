@@ -3,12 +3,6 @@
 #include <linux/io.h>
 #include "../helpers.h"
 
-/* Orders stores, also those that are combined. */
-void pinmap_wmb(void)
-{
-	wmb();
-}
-
 void pinmap_copy_page_from_io(unsigned long pfn, const void __iomem *from)
 {
 	void *to = kmap_local_pfn(pfn);

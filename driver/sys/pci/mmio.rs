@@ -144,7 +144,7 @@ impl Mmio {
     /// Orders all earlier stores before all later ones, through any `Mmio` of the function.
     pub(crate) fn order(&self) {
         // SAFETY: No requirements.
-        unsafe { helpers::pinmap_wmb() };
+        unsafe { bindings::wmb() };
     }
 
     /// Revokes access: when this returns, nobody accesses the memory any more. Sleeps.

@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Time and delays.
 //!
-//! C header: [`include/linux/delay.h`](srctree/include/linux/delay.h).
+//! C headers: [`include/linux/delay.h`](srctree/include/linux/delay.h),
+//! [`include/linux/timekeeping.h`](srctree/include/linux/timekeeping.h).
 
 use crate::sys::helpers;
-use kernel::time::Jiffies;
+use kernel::{bindings, time::Jiffies};
 
-/// Nanoseconds in a microsecond.
 pub(crate) const MICROSECOND: u64 = 1_000;
-/// Nanoseconds in a millisecond.
 pub(crate) const MILLISECOND: u64 = 1_000 * MICROSECOND;
-/// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// Nanoseconds of the monotonic clock.
+/// Nanoseconds of the monotonic clock. May be called in any context.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
-    unsafe { helpers::pinmap_now_ns() }
+    unsafe { bindings::ktime_get() as u64 }
 }
 
 /// Seconds of the wall clock, since 1970.
 pub(crate) fn wall_seconds() -> u64 {
     // SAFETY: No requirements.
-    unsafe { helpers::pinmap_wall_seconds() }
+    unsafe { bindings::ktime_get_real_seconds() as u64 }
 }
 
 /// Converts `ns` nanoseconds to jiffies, rounded up.
@@ -35,9 +33,20 @@ pub(crate) fn jiffies(ns: u64) -> Jiffies {
 pub(crate) fn rest(ns: u64) {
     if ns != 0 {
         let us = ns.div_ceil(MICROSECOND);
-        // SAFETY: Callers may sleep, as the documentation demands.
-        unsafe { helpers::pinmap_sleep_us(us as usize, us.saturating_add(50) as usize) };
+        sleep(us, us.saturating_add(50));
     }
+}
+
+/// Sleeps for `least` to `most` microseconds.
+fn sleep(least: u64, most: u64) {
+    // SAFETY: Callers may sleep, as the documentation demands.
+    unsafe {
+        bindings::usleep_range_state(
+            least as usize,
+            most as usize,
+            bindings::TASK_UNINTERRUPTIBLE,
+        )
+    };
 }
 
 /// Calls `done` at growing intervals of up to a millisecond, until it returns true or `limit`
@@ -48,7 +57,6 @@ pub(crate) fn poll(limit: u64, done: impl FnMut() -> bool) -> bool {
 
 /// Like [`poll`], but notices sooner that it is true: the intervals are a sixteenth of the time
 /// that has passed. For what many wait for again and again.
-#[cfg(pinmap_mirror)]
 pub(crate) fn poll_closely(limit: u64, done: impl FnMut() -> bool) -> bool {
     poll_after(limit, done, |pause, passed| pause.max(passed >> 14))
 }
@@ -67,8 +75,7 @@ fn poll_after(limit: u64, mut done: impl FnMut() -> bool, next: impl Fn(u64, u64
             // The CPU may have been late rather than the device, so this asks once more.
             return done();
         }
-        // SAFETY: Callers may sleep, as the documentation demands.
-        unsafe { helpers::pinmap_sleep_us(pause as usize, pause.saturating_mul(2) as usize) };
+        sleep(pause, pause.saturating_mul(2));
         pause = next(pause, passed).min(1_000);
     }
 }

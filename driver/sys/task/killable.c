@@ -50,16 +50,6 @@ struct task_struct *pinmap_start_killable(void (*run)(void *data), void *data, c
 	return task;
 }
 
-void pinmap_kill(struct task_struct *task)
-{
-	send_sig(SIGKILL, task, 1);
-}
-
-void pinmap_put_task(struct task_struct *task)
-{
-	put_task_struct(task);
-}
-
 void pinmap_forget_signals(void)
 {
 	if (signal_pending(current))

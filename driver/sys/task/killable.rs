@@ -56,7 +56,7 @@ impl Killable {
     /// Sends the thread a fatal signal.
     pub(crate) fn kill(&self) {
         // SAFETY: The task is valid by the type invariants, even if it has ended.
-        unsafe { helpers::pinmap_kill(self.0.as_ptr()) };
+        unsafe { bindings::send_sig(bindings::SIGKILL as ffi::c_int, self.0.as_ptr(), 1) };
     }
 }
 
@@ -64,7 +64,7 @@ impl Drop for Killable {
     fn drop(&mut self) {
         self.kill();
         // SAFETY: We own the reference by the type invariants.
-        unsafe { helpers::pinmap_put_task(self.0.as_ptr()) };
+        unsafe { bindings::put_task_struct(self.0.as_ptr()) };
     }
 }
 

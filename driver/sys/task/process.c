@@ -7,11 +7,6 @@
 #include <linux/user_namespace.h>
 #include "../helpers.h"
 
-struct pid *pinmap_get_current_process(void)
-{
-	return get_task_pid(current, PIDTYPE_TGID);
-}
-
 int pinmap_process_number(struct pid *process)
 {
 	return pid_nr(process);

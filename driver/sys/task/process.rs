@@ -26,7 +26,9 @@ impl Process {
     /// Returns the process of the current task.
     pub(crate) fn current() -> Result<Self> {
         // SAFETY: There is a current task.
-        let process = unsafe { helpers::pinmap_get_current_process() };
+        let process = unsafe {
+            bindings::get_task_pid(bindings::get_current(), bindings::pid_type_PIDTYPE_TGID)
+        };
         // INVARIANT: The call took a reference.
         NonNull::new(process).map(Self).ok_or(ESRCH)
     }

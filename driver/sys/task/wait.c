@@ -31,9 +31,3 @@ int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), v
 		return 0;
 	}
 }
-
-void pinmap_poll_wait(struct file *file, struct wait_queue_head *queue,
-		      struct poll_table_struct *table)
-{
-	poll_wait(file, queue, table);
-}
