@@ -73,7 +73,7 @@ impl Pager for Managing {
 
     fn serve(&self, addr: u64, access: u32, begun: u64) -> Result<Served, Refusal> {
         let fault = Fault::new(addr, access);
-        let result = Serving::new(self, fault).and_then(|serving| serving.serve(begun));
+        let result = self.try_to_serve(fault, begun);
         let refused = result.as_ref().err();
         if let Some(refusal) = refused.filter(|refusal| refusal.errno != EINTR) {
             if let Some(range) = self.range_at(addr) {
@@ -128,28 +128,25 @@ impl Pager for Managing {
     }
 }
 
-impl<'a> Serving<'a> {
-    fn new(managing: &'a Managing, fault: Fault) -> Result<Self, Refusal> {
-        Ok(Self {
-            managing,
+impl Managing {
+    /// Serves `fault`, which was taken up at the time `begun`.
+    fn try_to_serve(&self, fault: Fault, begun: u64) -> Result<Served, Refusal> {
+        let mut serving = Serving {
+            managing: self,
             fault,
-            snapshot: managing.snapshot()?,
+            snapshot: self.snapshot()?,
             range: None,
             retries: 0,
             is_new: false,
             narrow: false,
             placed: 0,
-        })
-    }
-
-    /// Serves the fault.
-    fn serve(mut self, begun: u64) -> Result<Served, Refusal> {
-        let result = self.try_for_long(begun);
-        self.managing.keep_snapshot(self.snapshot);
-        let retries = self.retries;
+        };
+        let result = serving.try_for_long(begun);
+        self.keep_snapshot(serving.snapshot);
+        let retries = serving.retries;
         let pages = result.map_err(|refusal| Refusal { retries, ..refusal })?;
         let ended = clock::now();
-        if let Some(range) = self.range {
+        if let Some(range) = serving.range {
             range.add(Count::DeviceFaults, 1);
             range.add(Count::DeviceNs, ended.saturating_sub(begun));
         }
@@ -159,6 +156,9 @@ impl<'a> Serving<'a> {
             ended,
         })
     }
+}
+
+impl Serving<'_> {
 
     /// Tries to serve the fault until that succeeds, or has taken long. Returns how many pages the
     /// device has that it had not before.
@@ -216,8 +216,8 @@ impl<'a> Serving<'a> {
         lending.map()?;
         // 5. Enter them in the device's page table, unless one has changed since 1.
         let pages = lending.enter()?;
-        // 6. Let go of them: from here on the notifier takes them away before they change.
-        drop(lending);
+        // 6. Let go of them, with `lending`: from here on the notifier takes them away before they
+        //    change.
         Ok(pages)
     }
 
