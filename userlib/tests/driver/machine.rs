@@ -46,7 +46,7 @@ pub(crate) struct Machine {
     queues: BTreeMap<u64, Queue>,
     /// Memory of the program: its length, and whether it is lent.
     memory: BTreeMap<u64, (u64, bool)>,
-    /// What must not happen, and did.
+    /// Each case of something that must not happen, in words.
     wrong: Vec<String>,
 }
 
@@ -181,7 +181,8 @@ impl Machine {
                 let mut operands = operands(&packet).into_iter().flatten();
                 if operands.any(|it| it.start < memory.end && memory.start < it.end) {
                     found.push(format!(
-                        "memory at {memory:x?} {what} before packet {index} of queue {id} was executed"
+                        "memory at {memory:x?} {what} before packet {index} of queue {id} \
+                         was executed"
                     ));
                 }
             }

@@ -81,7 +81,7 @@ unsafe impl MemoryMut for Piece {
     }
 }
 
-/// What the halves of a piece will have; `None`: that is not known.
+/// Contents that the halves of a piece will have, or `None` if they are not known.
 #[derive(Clone, Copy, Default)]
 struct Wanted(Option<[u32; 2]>);
 

@@ -71,8 +71,8 @@ impl fmt::Debug for Step {
                 let (length, work) = (LENGTHS[*size], packets(work));
                 write!(
                     f,
-                    "pending.push(stream[{stream}].submit({memory}, |work, (a, b)| {{ {work}{} }})); \
-                     // {length} numbers",
+                    "pending.push(stream[{stream}].submit({memory}, |work, (a, b)| \
+                     {{ {work}{} }})); // {length} numbers",
                     end(how)
                 )
             }
