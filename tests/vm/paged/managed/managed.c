@@ -38,6 +38,14 @@ uint64_t manage_all(int fd)
 	return manage_with(fd, PINMAP_MANAGE_ALL, NULL, 0);
 }
 
+int open_managed(void)
+{
+	int fd = open_gpu();
+
+	manage_all(fd);
+	return fd;
+}
+
 uint64_t manage_host(int fd, const void *addr, size_t length)
 {
 	return manage_with(fd, PINMAP_MANAGE_HOST, addr, length);
@@ -158,10 +166,9 @@ unsigned int contexts(void)
 void check_works(void)
 {
 	char *memory = anon(4);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	fill(&queue, memory, 4 * PAGE, 0x51);
 	CHECK(bytes_are(memory, 4 * PAGE, 0x51));
 	queue_unmap(&queue);

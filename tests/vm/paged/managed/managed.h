@@ -17,6 +17,8 @@ uint64_t manage(int fd, const void *addr, size_t length);
  * Manages all addresses of the program; returns the handle. Skips the test if that is impossible.
  */
 uint64_t manage_all(int fd);
+/* Opens the test GPU, and does that. */
+int open_managed(void);
 /* Manages memory that stays on the host where the device touches it. */
 uint64_t manage_host(int fd, const void *addr, size_t length);
 uint64_t manage_all_host(int fd);

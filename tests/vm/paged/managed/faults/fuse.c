@@ -77,10 +77,9 @@ TEST_EACH(fuse_is_unmounted, waits)
 {
 	struct fuse *fuse = fuse_mount(PAGES * PAGE, row->in_turn);
 	char *memory = map_file(fuse);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	stick(&queue, memory, fuse);
 	fuse_unmount(fuse);
 	CHECK_ERR(EIO, try_queue_wait(&queue, slow(20000)));

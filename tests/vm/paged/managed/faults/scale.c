@@ -133,9 +133,8 @@ TEST(many_threads_and_queues, .seconds = 180)
 	char *memory = small_blocks(4 * THREADS);
 	struct worker workers[THREADS];
 	uint64_t one, many;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	for (int i = 0; i < THREADS; i++) {
 		workers[i] = (struct worker){ .memory = memory + i * 4 * HUGE,
 					      .queue = queue_new(fd) };

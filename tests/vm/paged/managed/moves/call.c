@@ -17,12 +17,11 @@
 TEST_EACH(moved_there_and_back, page_sizes)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	struct pinmap_prefetch moved;
 	uint64_t before;
 
-	manage_all(fd);
 	before = vram_free(fd);
 	write_pattern(memory, HUGE, 7);
 	moved = prefetch_all(fd, memory, HUGE, 0);
@@ -45,10 +44,9 @@ TEST_EACH(moved_there_and_back, page_sizes)
 TEST_EACH(moved_untouched, page_sizes)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	CHECK_EQ(prefetch(fd, PINMAP_PREFETCH_HOST, memory, HUGE).out_there, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	copy(&queue, memory, seen, HUGE);
@@ -92,10 +90,9 @@ TEST_EACH(moved_freed, ends)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE);
 	size_t length = row->whole ? HUGE : PAGE;
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x21, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x22);
@@ -112,11 +109,10 @@ TEST_EACH(moved_forked, page_sizes)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE);
 	struct gate child = gate_new(), parent = gate_new();
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	pid_t pid;
 
-	manage_all(fd);
 	memset(memory, 0x31, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x32);
@@ -149,10 +145,9 @@ static const struct {
 TEST_EACH(moved_outlives, goings)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x41);
 	queue_unmap(&queue);
@@ -207,9 +202,8 @@ TEST(moved_from_swap)
 TEST(moved_fixed)
 {
 	char *file = memory_new(MEMFD, 4 * PAGE).addr, *hole = address_space(HUGE, HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	CHECK_EQ(prefetch(fd, 0, file, 4 * PAGE).out_fixed, 4 * PAGE);
 	SYS(munmap(hole, HUGE));
 	CHECK_EQ(prefetch(fd, 0, hole, HUGE).out_fixed, HUGE);
@@ -235,10 +229,9 @@ TEST(moved_arguments)
 TEST(moved_part_of_huge)
 {
 	char *memory = block_of(true);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x71, HUGE);
 	MOVE_THERE(fd, memory + 8 * PAGE, 8 * PAGE);
 	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_there, 8 * PAGE);
@@ -315,10 +308,9 @@ TEST(moved_with_engine_stuck, .seconds = 60)
 TEST(moved_without_acknowledgement, .seconds = 60, .faults = true)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x13);
 	gpu_set_register(GPU_NO_ACK, NO_ACK_PAGING);

@@ -62,13 +62,12 @@ static const struct {
  */
 TEST_EACH(moved_copy_fails, failures, .seconds = 120)
 {
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	struct call *call;
 	uint64_t before;
 	char *memory;
 
-	manage_all(fd);
 	memory = scattered(fd, row->home, 11);
 	before = gpu_register(GPU_PAGING_DONE);
 	if (row->copies == 0)
@@ -168,14 +167,13 @@ TEST_EACH(moved_freed_meanwhile, freed, .seconds = 60)
 	size_t length = row->huge ? HUGE : LENGTH;
 	char *memory = block_of(row->huge);
 	struct gate end = gate_new();
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	uint64_t before, used;
 	struct call *call;
 	uint32_t flags;
 	pid_t pid = 0;
 
-	manage_all(fd);
 	before = vram_free(fd);
 	write_pattern(memory, length, 13);
 	if (row->home)
@@ -217,10 +215,9 @@ TEST_EACH(moved_freed_meanwhile, freed, .seconds = 60)
 TEST_EACH(moved_told_late, page_sizes, .seconds = 120)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	gpu_set_register(GPU_DELAY_NS, 30000000);
 	for (unsigned int i = 0; i < rounds(8); i++) {
 		write_pattern(memory, HUGE, i);
@@ -254,13 +251,12 @@ static const struct {
  */
 TEST_EACH(moved_ends_meanwhile, ends, .seconds = 120, .faults = true)
 {
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct call *call;
 	uint64_t before;
 	char *memory;
 	int error;
 
-	manage_all(fd);
 	memory = scattered(fd, row->home, 13);
 	before = gpu_register(GPU_PAGING_DONE);
 	gpu_set_register(GPU_LINK_BANDWIDTH, 1000000);

@@ -53,10 +53,9 @@ static void check_device_reads(struct gpu_queue *queue, const char *memory, size
 TEST(moved_private_file)
 {
 	struct memory file = memory_new(EXT4_PRIVATE, 16 * PAGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	write_pattern(file.addr, 8 * PAGE, 5);
 	CHECK_EQ(prefetch(fd, 0, file.addr, 16 * PAGE).out_fixed, 16 * PAGE);
 	check_device_reads(&queue, file.addr, 8 * PAGE, 5);
@@ -69,11 +68,10 @@ TEST(moved_private_file)
 TEST_EACH(moved_half_home, page_sizes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	struct pinmap_prefetch again;
 
-	manage_all(fd);
 	write_pattern(memory, HUGE, 1);
 	MOVE_THERE(fd, memory, HUGE);
 	check_device_reads(&queue, memory, HUGE, 1);
@@ -88,11 +86,10 @@ TEST_EACH(moved_half_home, page_sizes)
 
 TEST_EACH(moved_again_and_again, page_sizes)
 {
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	uint64_t before;
 
-	manage_all(fd);
 	before = vram_free(fd);
 	for (unsigned int i = 0; i < rounds(20); i++) {
 		char *memory = block_of(row->huge);
@@ -112,11 +109,10 @@ TEST(moved_mixed)
 {
 	enum { PAGES = 8 };
 	char *memory = address_space(PAGES * PAGE, PAGE), *seen = anon(PAGES);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	struct pinmap_prefetch args;
 
-	manage_all(fd);
 	SYS(munmap(memory + PAGE, PAGE));
 	SYS(mprotect(memory + 2 * PAGE, PAGE, PROT_READ));
 	CHECK_EQ(touch_read(memory + 2 * PAGE), 0);
@@ -159,11 +155,10 @@ TEST_EACH(moved_forked_written, page_sizes)
 {
 	char *memory = block_of(row->huge);
 	struct gate written = gate_new();
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	pid_t pid;
 
-	manage_all(fd);
 	write_pattern(memory, HUGE, 2);
 	MOVE_THERE(fd, memory, HUGE);
 	pid = fork();
@@ -187,11 +182,10 @@ TEST(moved_shared_huge)
 {
 	char *memory = block_of(true);
 	struct gate end = gate_new();
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	pid_t pid;
 
-	manage_all(fd);
 	write_pattern(memory, HUGE, 4);
 	CHECK(is_thp(memory));
 	pid = fork();
@@ -214,10 +208,9 @@ TEST(moved_shared_huge)
 TEST_EACH(moved_zero_page, page_sizes)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	for (size_t at = 0; at < HUGE; at += PAGE)
 		CHECK_EQ(*(volatile char *)(memory + at), 0);
 	MOVE_THERE(fd, memory, HUGE);
@@ -264,10 +257,9 @@ TEST_EACH(moved_free, page_sizes)
 TEST_EACH(moved_free_at_first, page_sizes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x4b, HUGE);
 	SYS(madvise(memory, HUGE, MADV_FREE));
 	prefetch(fd, 0, memory, HUGE);
@@ -285,9 +277,8 @@ TEST_EACH(moved_free_at_first, page_sizes)
 TEST_EACH(moved_seen_in_pagemap, page_sizes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	write_pattern(memory, HUGE, 6);
 	if (row->huge)
 		SYS(madvise(memory, HUGE, MADV_COLLAPSE));
@@ -319,11 +310,10 @@ static const struct {
 TEST_EACH(moved_unmapped, holes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	uint64_t before;
 
-	manage_all(fd);
 	write_pattern(memory, HUGE, 0);
 	before = vram_free(fd);
 	MOVE_THERE(fd, memory, HUGE);
@@ -361,10 +351,9 @@ TEST_EACH(moved_remapped, remaps)
 	int flags = MREMAP_MAYMOVE | MREMAP_FIXED | (row->keeps ? MREMAP_DONTUNMAP : 0);
 	char *memory = block_of(row->huge), *all = address_space(3 * HUGE, HUGE);
 	char *there = all + row->offset, *at = memory;
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	write_pattern(memory, HUGE, 8);
 	if (row->first)
 		at = SYS(mremap(memory, HUGE, HUGE, flags, there));

@@ -244,12 +244,11 @@ TEST_EACH(freed_while_leaving_by_a_thread, page_sizes, .seconds = 120)
 	enum { TIMES = 40 };
 	char *memory = block_of(row->huge);
 	struct dropper dropper = { .memory = memory, .most = 100000 };
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct counts before;
 	uint64_t took = 0;
 	pthread_t thread;
 
-	manage_all(fd);
 	before = counts_now(fd);
 	CHECK_OK(-pthread_create(&thread, NULL, drop, &dropper));
 	for (int round = 1; round <= TIMES; round++) {
@@ -287,9 +286,8 @@ TEST(touched_while_leaving, .seconds = 120)
 	char *there = address_space(4 * HUGE, HUGE);
 	struct stage *stage = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
 				       MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	for (int round = 1; round <= TIMES; round++) {
 		struct gate ready = gate_new();
 		char *memory = small_blocks(2);

@@ -122,10 +122,9 @@ TEST(moved_unmap_fails, .faults = true)
 TEST_EACH(moved_reset, page_sizes, .faults = true)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x45);
 	file_write(pci_path(need_gpu(), "reset"), "1");
@@ -173,10 +172,9 @@ static const struct {
 TEST_EACH(moved_unbind_now, kinds)
 {
 	char *memory = block_of(false);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x4c);
 	if (row->locked)

@@ -301,11 +301,10 @@ TEST(touched_in_turn)
 	enum { BLOCKS = 4, ROUNDS = 40 };
 	char *memory = small_blocks(BLOCKS);
 	unsigned char wanted[BLOCKS * HUGE / PAGE] = { 0 };
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	unsigned int at = 7;
 
-	manage_all(fd);
 	memset(memory, 0, BLOCKS * HUGE);
 	for (unsigned int i = 1; i <= ROUNDS; i++) {
 		at = (at * 1103515245 + 12345) % ARRAY_SIZE(wanted);

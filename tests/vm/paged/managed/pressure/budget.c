@@ -31,9 +31,8 @@ static struct pinmap_budget budget(int fd)
 TEST_EACH(budget_used, page_sizes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	CHECK_EQ(budget(fd).out_bytes, UINT64_MAX);
 	CHECK_EQ(budget(fd).out_used, 0);
 	CHECK(budget(fd).out_room >= HUGE);
@@ -69,10 +68,9 @@ TEST_EACH(budget_prefetch, page_sizes)
 TEST(budget_touched)
 {
 	char *memory = small_blocks(2);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x72, 2 * HUGE);
 	set_budget(fd, 0);
 	fill(&queue, memory, HUGE, 0x73);
@@ -87,10 +85,9 @@ TEST(budget_touched)
 TEST(budget_kept)
 {
 	char *memory = small_blocks(8);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	set_budget(fd, 3 * HUGE);
 	for (unsigned int i = 0; i < 24; i++) {
 		fill(&queue, memory + i % 8 * HUGE, HUGE, i);
@@ -224,9 +221,8 @@ TEST(budget_beside_a_greedy_user, .seconds = 120)
 TEST(budget_made_smaller)
 {
 	char *memory = small_blocks(2);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	set_budget(fd, PAGE);
 	CHECK_EQ(on_device(fd, memory, HUGE), HUGE);

@@ -200,10 +200,9 @@ TEST(thrashing_counts_once)
 TEST(thrashing_ends_with_the_memory)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	thrash(&queue, memory);
 	CHECK_EQ(tell_page(fd, memory).rule, PINMAP_RULE_THRASHING);
 	SYS(mmap(memory, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
@@ -217,10 +216,9 @@ TEST(thrashing_ends_with_the_memory)
 static void history(unsigned char places[4 * ROUNDS], bool slow)
 {
 	char *memory = small_blocks(4);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 1, 4 * HUGE);
 	for (unsigned int i = 0; i < 4 * ROUNDS; i++) {
 		char *at = memory + i * i % 7 % 4 * HUGE;
@@ -256,10 +254,9 @@ TEST(thrashing_forgotten, .seconds = 60)
 {
 	enum { SERVED = 1024 };
 	char *memory = small_blocks(1 + SERVED / 8);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	thrash(&queue, memory);
 	SYS(madvise(memory, PAGE, MADV_DONTNEED));
 	device_writes(&queue, memory, 1);

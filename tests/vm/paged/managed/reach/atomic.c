@@ -40,11 +40,10 @@ TEST_EACH(atomic_beside_the_cpu, page_sizes, .seconds = 120)
 {
 	enum { PACKETS = 50, TIMES = 200 };
 	struct adder adder = { .word = (uint64_t *)block_of(row->huge) };
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	pthread_t thread;
 
-	manage_all(fd);
 	memset(adder.word, 0, HUGE);
 	CHECK_OK(-pthread_create(&thread, NULL, add, &adder));
 	for (int i = 0; i < PACKETS; i++)

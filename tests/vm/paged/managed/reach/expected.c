@@ -49,9 +49,8 @@
 TEST(expected_prefetch_across)
 {
 	char *memory = small_blocks(2);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	write_pattern(memory, 2 * HUGE, 3);
 	SYS(mprotect(memory + HUGE, HUGE, PROT_READ));
 	MOVE_THERE(fd, memory + HUGE / 2, HUGE);
@@ -79,10 +78,9 @@ static void end_long(struct gpu_queue *queue)
 TEST(expected_cpu_beside_kernel)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x31, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	begin_long(&queue);
@@ -95,10 +93,9 @@ TEST(expected_cpu_beside_kernel)
 TEST(expected_free_beside_kernel)
 {
 	char *memory = small_blocks(2);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, 2 * HUGE);
 	begin_long(&queue);
 	SYS(munmap(memory, HUGE));
@@ -113,10 +110,9 @@ TEST(expected_both_write)
 	enum { ROUNDS = 200, WORDS = 512 };
 	char *memory = small_blocks(1);
 	float *theirs = (float *)memory, *ours = theirs + WORDS;
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0, PAGE);
 	for (unsigned int i = 0; i < ROUNDS; i++) {
 		queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)theirs, WORDS, 0);
@@ -143,10 +139,9 @@ static const struct {
 TEST_EACH(expected_given_back, frees)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	uint64_t before;
 
-	manage_all(fd);
 	memset(memory, 1, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	MOVE_HOME(fd, memory, HUGE);
@@ -172,10 +167,9 @@ static const struct {
 TEST_EACH(expected_protected, protections)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x32, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	device_writes(&queue, memory, 0x33);
@@ -196,10 +190,9 @@ TEST_EACH(expected_protected, protections)
 TEST(expected_past_the_end)
 {
 	char *memory = small_blocks(1), *end = memory + 64 * PAGE;
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	SYS(munmap(end, HUGE - 64 * PAGE));
 	fill(&queue, memory, 64 * PAGE, 0x35);
 	CHECK_EQ(on_device(fd, memory, 64 * PAGE), 64 * PAGE);
@@ -211,10 +204,9 @@ TEST(expected_past_the_end)
 TEST(expected_locked)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, 64 * PAGE);
 	fill(&queue, memory, 64 * PAGE, 0x36);
 	SYS(mlock(memory, 64 * PAGE));

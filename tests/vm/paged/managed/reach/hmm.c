@@ -209,11 +209,10 @@ static const struct {
 TEST_EACH(large_as_they_are, larges)
 {
 	struct memory memory = memory_new(row->kind, 2 * HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	struct pinmap_gpu_walk walk = { .size = sizeof(walk) };
 
-	manage_all(fd);
 	for (int page = 0; page < 2; page++) {
 		char *addr = memory.addr + page * HUGE;
 

@@ -43,12 +43,11 @@ TEST(increments, .smoke = true)
 TEST(all_of_it, .smoke = true)
 {
 	float on_stack[1024];
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	size_t length = 16 * MIB;
 	float *floats = (void *)anon(length / PAGE);
 
-	manage_all(fd);
 	memset(on_stack, 0, sizeof(on_stack));
 	increment(&queue, on_stack, 1024);
 	for (int i = 0; i < 1024; i++)

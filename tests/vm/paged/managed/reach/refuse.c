@@ -26,9 +26,8 @@ static char text[] = "constant";
 TEST(secret_memory)
 {
 	struct memory memory = memory_new(SECRET, 4 * PAGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	CHECK_READ_REFUSED(fd, memory.addr + PAGE, SECRET);
 	CHECK_WRITE_REFUSED(fd, memory.addr + PAGE, SECRET);
 	CHECK(bytes_are(memory.addr, 4 * PAGE, 0x11));
@@ -37,11 +36,10 @@ TEST(secret_memory)
 /* The registers of a function, mapped by sysfs. */
 TEST(bar)
 {
-	int fd = open_gpu();
+	int fd = open_managed();
 	int bar = SYS(open(pci_path(need_gpu(), "resource0"), O_RDWR | O_CLOEXEC));
 	char *registers = SYS(mmap(NULL, 0x10000, PROT_READ | PROT_WRITE, MAP_SHARED, bar, 0));
 
-	manage_all(fd);
 	CHECK_READ_REFUSED(fd, registers, DEVICE);
 	CHECK_WRITE_REFUSED(fd, registers + 0xa000, DEVICE);
 }
@@ -78,11 +76,10 @@ TEST(write_to_the_programs_text)
 {
 	struct gpu_memory result;
 	struct pinmap_queue_query query;
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	const char *code = (const char *)((uintptr_t)try_manage & ~(PAGE - 1));
 
-	manage_all(fd);
 	query = CHECK_WRITE_REFUSED(fd, code, PERMISSION);
 	CHECK_EQ(query.out_vma_flags, PINMAP_VMA_READ | PINMAP_VMA_EXEC);
 	result = gpu_alloc(fd, 0, PAGE);
@@ -139,10 +136,9 @@ TEST(below_a_stack)
 {
 	char *memory = SYS(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN, -1, 0));
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	fill(&queue, memory, PAGE, 0x44);
 	CHECK(bytes_are(memory, PAGE, 0x44));
 	CHECK_WRITE_REFUSED(fd, memory - PAGE, HOLE);
@@ -151,9 +147,8 @@ TEST(below_a_stack)
 /* Addresses that no program has. */
 TEST(no_addresses_of_a_program)
 {
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	CHECK_READ_REFUSED(fd, (char *)PAGE, HOLE);
 	CHECK_REFUSED(fd, (char *)((1ULL << 47) - 2 * PAGE), PINMAP_ACCESS_WRITE,
 		      PINMAP_FAULT_HOLE);
@@ -178,11 +173,10 @@ TEST(outside_of_the_range)
 TEST(registered_for_reading)
 {
 	char *memory = anon(4);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct registration registration;
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	registration = register_memory(fd, memory, 4 * PAGE, 0);
 	CHECK_WRITE_REFUSED(fd, memory, UNMAPPED);
 	release(fd, registration.handle);
@@ -216,10 +210,9 @@ static void live_on(int signal)
 TEST(poisoned_page)
 {
 	char *memory = anon(4);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	fill(&queue, memory, 4 * PAGE, 0x77);
 	/* the process is told, too */
 	signal(SIGBUS, live_on);

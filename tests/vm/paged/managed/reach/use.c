@@ -219,12 +219,11 @@ TEST(page_of_zeros)
 TEST(registration_inside)
 {
 	struct memory memory = memory_new(MEMFD_PRIVATE, 16 * PAGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	long long pins = pins_held();
 	struct registration registration;
 
-	manage_all(fd);
 	fill(&queue, memory.addr, 16 * PAGE, 0x31);
 	CHECK_PINS(pins);
 	registration = register_memory(fd, memory.addr + 4 * PAGE, 4 * PAGE, WRITE);
@@ -250,10 +249,9 @@ TEST(registration_inside)
 TEST(operands_on_many_pages)
 {
 	enum { FLOATS = 4096, TERMS = 3 };
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	for (unsigned int i = 0; i < rounds(20); i++) {
 		/* each on two pages or more that the device has never seen */
 		float *x = (float *)(anon(8) + 8), *y = (float *)(anon(8) + 2 * PAGE - 8);

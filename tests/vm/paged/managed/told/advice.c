@@ -39,11 +39,10 @@ static const struct {
 TEST_EACH(advised, cases)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 	struct pinmap_run run;
 
-	manage_all(fd);
 	memset(memory, 0x51, HUGE);
 	advise(fd, memory, HUGE, row->advice);
 	CHECK_EQ(on_device(fd, memory, HUGE), 0);
@@ -62,10 +61,9 @@ TEST_EACH(advised, cases)
 TEST_EACH(advised_huge, cases)
 {
 	char *memory = block_of(true);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x52, HUGE);
 	advise(fd, memory, HUGE, row->advice);
 	if (row->write)
@@ -80,10 +78,9 @@ TEST_EACH(advised_huge, cases)
 TEST(advised_mostly_read_then_written)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x53, HUGE);
 	advise(fd, memory, HUGE, READ_MOSTLY);
 	device_reads(&queue, memory);
@@ -99,10 +96,9 @@ TEST(advised_mostly_read_then_written)
 TEST(advised_anew)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x55, HUGE);
 	advise(fd, memory, HUGE, PREFER_HOST);
 	advise(fd, memory, HUGE, PREFER_DEVICE);
@@ -121,10 +117,9 @@ TEST(advised_anew)
 TEST(advised_after_host)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x56, HUGE);
 	advise(fd, memory, HUGE, PREFER_HOST);
 	device_reads(&queue, memory);
@@ -143,10 +138,9 @@ TEST(advised_after_host)
 TEST(advised_part)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x57, HUGE);
 	advise(fd, memory + 4 * PAGE, 4 * PAGE, PREFER_HOST);
 	device_reads(&queue, memory);
@@ -177,10 +171,9 @@ TEST(advised_and_prefetched)
 TEST(advised_remapped)
 {
 	char *memory = small_blocks(1), *elsewhere = address_space(HUGE, HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	memset(memory, 0x58, HUGE);
 	advise(fd, memory, HUGE, PREFER_HOST);
 	SYS(mremap(memory, HUGE, HUGE, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere));
@@ -200,9 +193,8 @@ TEST(advised_remapped)
 TEST(advised_where_remapped)
 {
 	char *memory = small_blocks(1), *elsewhere = address_space(HUGE, HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 0x59, HUGE);
 	SYS(mremap(memory, HUGE, HUGE, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere));
 	advise(fd, elsewhere, HUGE, ACCESSED_BY);
@@ -217,9 +209,8 @@ TEST(advised_where_remapped)
 TEST(advised_part_remapped)
 {
 	char *memory = small_blocks(1), *elsewhere = address_space(HUGE, HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 0x5a, HUGE);
 	advise(fd, memory + 8 * PAGE, 8 * PAGE, READ_MOSTLY);
 	SYS(mremap(memory + 4 * PAGE, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
@@ -235,9 +226,8 @@ TEST(advised_part_remapped)
 TEST(advised_unmapped)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	for (unsigned int i = 0; i < 100; i++) {
 		memory[0] = 1;
 		advise(fd, memory, HUGE, PREFER_HOST);
@@ -255,9 +245,8 @@ TEST(advised_alternating)
 {
 	char *memory = small_blocks(2);
 	const struct told *told;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	for (unsigned int i = 0; i < 5; i++) {
 		for (size_t page = 0; page < 500; page += 2)
 			advise(fd, memory + HUGE + (page - 250) * PAGE, PAGE, PREFER_HOST);
@@ -275,10 +264,9 @@ TEST(advised_while_device_is_busy)
 {
 	size_t large = 64ULL << 30;
 	char *memory = small_blocks(1), *space = address_space(large, HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	gpu_set_register(GPU_STUCK, 63);
 	queue_push(&queue, GPU_FILL, (uintptr_t)memory, HUGE, 0x5b);

@@ -15,9 +15,8 @@
 TEST(residency_absent)
 {
 	char *memory = small_blocks(2);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	CHECK_PLACE(fd, memory, 2 * HUGE, ABSENT, NONE);
 	CHECK_EQ(tell(fd, memory, 2 * HUGE)->args.out_count, 1);
 	CHECK_EQ(page_frame(memory), 0);
@@ -27,9 +26,8 @@ TEST(residency_absent)
 TEST_EACH(residency_there_and_back, page_sizes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 0x21, HUGE);
 	CHECK_PLACE(fd, memory, HUGE, ON_HOST, NONE);
 	MOVE_THERE(fd, memory, HUGE);
@@ -43,9 +41,8 @@ TEST_EACH(residency_there_and_back, page_sizes)
 TEST_EACH(residency_home, page_sizes)
 {
 	char *memory = block_of(row->huge);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 0x22, HUGE);
 	MOVE_THERE(fd, memory, HUGE);
 	memory[0] = 1;
@@ -60,9 +57,8 @@ TEST(residency_mixed)
 	enum { PAGES = 120 };
 	char *memory = small_blocks(1);
 	const struct told *told;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	for (size_t i = 0; i < PAGES; i++)
 		if (i % 3)
 			memory[i * PAGE] = 1;
@@ -79,9 +75,8 @@ TEST(residency_across_blocks)
 {
 	char *memory = small_blocks(4);
 	const struct told *told;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, 3 * HUGE);
 	told = tell(fd, memory + 5 * PAGE, 4 * HUGE - 6 * PAGE);
 	CHECK_EQ(told->args.out_count, 2);
@@ -95,9 +90,8 @@ TEST(residency_sums)
 {
 	char *memory = small_blocks(3);
 	struct pinmap_residency args;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 1, HUGE + PAGE);
 	MOVE_THERE(fd, memory, HUGE / 2);
 	CHECK_OK(try_residency(fd, memory, 3 * HUGE, NULL, 0, &args));
@@ -116,9 +110,8 @@ TEST(residency_continued)
 	struct pinmap_run runs[EACH + 1];
 	struct pinmap_residency args;
 	unsigned int number = 0;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	for (size_t i = 1; i < PAGES; i += 2)
 		memory[i * PAGE] = 1;
 	while (at < memory + PAGES * PAGE) {
@@ -145,9 +138,8 @@ TEST(residency_exact)
 	char *memory = small_blocks(2);
 	struct pinmap_residency args;
 	struct pinmap_run runs[4];
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memory[PAGE] = memory[HUGE] = 1;
 	CHECK_OK(try_residency(fd, memory, 2 * HUGE, runs, 4, &args));
 	CHECK_EQ(args.out_count, 4);
@@ -186,9 +178,8 @@ TEST(residency_advice)
 {
 	char *memory = small_blocks(1);
 	const struct told *told;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	advise(fd, memory + 2 * PAGE, PAGE, READ_MOSTLY);
 	advise(fd, memory + 3 * PAGE, PAGE, PREFER_DEVICE | ACCESSED_BY);
 	told = tell(fd, memory, 5 * PAGE);
@@ -225,9 +216,8 @@ static const struct {
 TEST_EACH(residency_fixed, fixed)
 {
 	struct memory memory = memory_new(row->kind, HUGE);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory.addr, 0x23, PAGE);
 	CHECK_PLACE(fd, memory.addr, PAGE, ON_HOST, FIXED);
 	memory_free(&memory);
@@ -238,9 +228,8 @@ TEST(residency_holes)
 {
 	char *memory = small_blocks(3);
 	const struct told *told;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 1, 3 * HUGE);
 	SYS(munmap(memory + 2 * PAGE, PAGE));
 	SYS(munmap(memory + HUGE, HUGE));
@@ -258,10 +247,9 @@ TEST(residency_of_terabytes, .seconds = 20)
 {
 	char *begin = (char *)(16ul << 40), *page = begin + (9ul << 40) + 5 * PAGE;
 	const size_t length = 32ul << 40;
-	int fd = open_gpu();
+	int fd = open_managed();
 	const struct told *told;
 
-	manage_all(fd);
 	SYS(mmap(page, PAGE, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
 	*page = 1;
@@ -278,9 +266,8 @@ TEST(residency_of_terabytes, .seconds = 20)
 TEST(residency_forbidden)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 1, PAGE);
 	SYS(mprotect(memory, HUGE, PROT_NONE));
 	CHECK_EQ(tell_page(fd, memory).place, ON_HOST);
@@ -292,9 +279,8 @@ TEST(residency_several_areas)
 {
 	char *memory = small_blocks(1), *file = memory_new(MEMFD, 4 * PAGE).addr;
 	const struct told *told;
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	memset(memory, 1, 8 * PAGE);
 	memset(file, 1, 4 * PAGE);
 	SYS(mremap(file, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, memory + 2 * PAGE));
@@ -338,10 +324,9 @@ TEST(residency_arguments)
 TEST(residency_while_device_is_busy)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	MOVE_THERE(fd, memory, HUGE);
 	gpu_set_register(GPU_STUCK, 63);
 	queue_push(&queue, GPU_FILL, (uintptr_t)memory, HUGE, 0x31);
@@ -365,9 +350,8 @@ static int process_of(int fd, char *memory)
 TEST(residency_of_another_process)
 {
 	char *memory = small_blocks(1);
-	int fd = open_gpu();
+	int fd = open_managed();
 
-	manage_all(fd);
 	CHECK_OK(process_of(fd, memory));
 	if (fork() == 0) {
 		CHECK_ERR(EPERM, process_of(fd, memory));

@@ -260,11 +260,10 @@ TEST(window_races_with_register, .seconds = 60)
 /* Windows come and go where the device is at work. */
 TEST(window_comes_and_goes, .seconds = 120)
 {
-	int fd = open_gpu();
+	int fd = open_managed();
 	char *memory = small_blocks(BLOCKS);
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
 	for (unsigned int i = 0; i < 40; i++) {
 		uint64_t handle;
 
