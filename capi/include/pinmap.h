@@ -798,7 +798,7 @@ struct pinmap_mapping *pinmap_map(const struct pinmap_memory *memory,
                                   const struct pinmap_memory_options *memory_options);
 
 /**
- * Stores the device address of a mapping: that of the first byte of the first page.
+ * Stores the device address of the first byte of a mapping.
  */
 int pinmap_mapping_address(const struct pinmap_mapping *mapping,
                            uint64_t *device_address);

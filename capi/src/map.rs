@@ -39,7 +39,7 @@ pub unsafe extern "C" fn pinmap_map(
     })
 }
 
-/// Stores the device address of a mapping: that of the first byte of the first page.
+/// Stores the device address of the first byte of a mapping.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_mapping_address(
     mapping: *const MemoryMapping,

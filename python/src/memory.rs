@@ -529,7 +529,7 @@ pub(crate) struct Mapping {
 
 #[pymethods]
 impl Mapping {
-    /// The device address of the first byte of the first page.
+    /// The device address of the first byte.
     #[getter]
     fn device_address(&self) -> u64 {
         self.device_address

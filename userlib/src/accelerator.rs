@@ -165,7 +165,7 @@
 //! The owner of memory on which the device works cannot read it before the scope has ended:
 //!
 //! ```compile_fail,E0502
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
 //! stream.scope(|work| {
@@ -180,7 +180,7 @@
 //! by its owner nor as another operand:
 //!
 //! ```compile_fail,E0502
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, mut numbers: Vec<f32>) -> Result<()> {
 //! stream.scope(|work| {
@@ -192,7 +192,7 @@
 //! ```
 //!
 //! ```compile_fail,E0502
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
 //! stream.scope(|work| {
@@ -202,7 +202,7 @@
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
 //! stream.scope(|work| {
@@ -214,7 +214,7 @@
 //! A slice that is lent can neither be freed nor change its place:
 //!
 //! ```compile_fail,E0505
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<()> {
 //! stream.scope(|work| {
@@ -225,7 +225,7 @@
 //! ```
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, mut numbers: Vec<f32>) -> Result<()> {
 //! stream.scope(|work| {
@@ -239,7 +239,7 @@
 //! A slice that is lent must outlive the scope, and the device slice of it cannot:
 //!
 //! ```compile_fail,E0597
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream) -> Result<()> {
 //! stream.scope(|work| {
@@ -250,7 +250,7 @@
 //! ```
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
 //! let mut data = None;
@@ -263,7 +263,7 @@
 //! Memory that is only borrowed shared cannot be written:
 //!
 //! ```compile_fail,E0596
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &Vec<f32>) -> Result<()> {
 //! stream.scope(|work| work.slice_mut(numbers.as_mut_slice()).map(drop))
@@ -273,7 +273,7 @@
 //! Packets that the program makes itself can name any memory:
 //!
 //! ```compile_fail,E0133
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream) -> Result<()> {
 //! stream.scope(|work| work.submit_packets(&[testgpu::packet::fill(0x1000, 4096, 0, 0)]))
@@ -283,7 +283,7 @@
 //! The same memory cannot be borrowed exclusively twice:
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(numbers: &mut Allocation<f32>) -> Result<()> {
 //! let mut data = numbers.slice_mut();
@@ -296,7 +296,7 @@
 //! The scope cannot leave its function:
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream) -> Result<()> {
 //! let mut kept = None;
@@ -309,7 +309,7 @@
 //! Elements must have the type on which the kernel works:
 //!
 //! ```compile_fail,E0308
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f<'s>(work: &Work<'s>, words: &mut DeviceSliceMut<'s, u32>) -> Result<()> {
 //! work.launch(testgpu::IncrementF32 { data: words })
@@ -319,7 +319,7 @@
 //! Memory that was handed over cannot be used:
 //!
 //! ```compile_fail,E0382
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, mut numbers: Allocation<f32>) -> Result<()> {
 //! let pending = stream.submit(numbers, |work, numbers| {
@@ -332,7 +332,7 @@
 //! Borrowed memory cannot be released before the end of the scope:
 //!
 //! ```compile_fail,E0505
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, mut numbers: Registration) -> Result<()> {
 //! accelerator::scope(|scope| {
@@ -346,7 +346,7 @@
 //! Memory that does not outlive the scope cannot be borrowed:
 //!
 //! ```compile_fail,E0597
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
 //! accelerator::scope(|scope| {
@@ -358,7 +358,7 @@
 //! The memory that is lent to the function of a piece of work cannot leave that function:
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: Allocation<f32>) -> Result<()> {
 //! let mut kept = None;
@@ -372,7 +372,7 @@
 //! Memory that is only borrowed cannot be handed over:
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
 //! stream.submit(numbers, |work, numbers| {
@@ -384,7 +384,7 @@
 //! Memory that was handed over cannot be lent for longer than the work takes:
 //!
 //! ```compile_fail,E0521
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<()> {
 //! let mut kept = None;
@@ -399,7 +399,7 @@
 //! ([`Stream::scope`] does it in one line):
 //!
 //! ```compile_fail,E0599
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> Result<()> {
 //! stream.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
@@ -411,7 +411,7 @@
 //! (`let mut numbers = numbers.slice_mut();`), and not for each piece:
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, numbers: Allocation<f32>) -> Result<()> {
 //! stream.submit(numbers, |work, numbers| {
@@ -424,7 +424,7 @@
 //! The same for two pieces of memory, of which the second one is used twice:
 //!
 //! ```compile_fail,E0499
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, both: (Pinned<f32>, Allocation<f32>)) -> Result<()> {
 //! stream.submit(both, |work, (host, local)| {
@@ -435,7 +435,7 @@
 //! ```
 //!
 //! ```no_run
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, both: (Pinned<f32>, Allocation<f32>)) -> Result<()> {
 //! let pending = stream.submit(both, |work, (host, local)| {
@@ -449,7 +449,7 @@
 //! The function can use only the memory that was handed over:
 //!
 //! ```compile_fail,E0597
-//! # use pinmap::*;
+//! # use pinmap::{accelerator::*, *};
 //! # use pinmap_testgpu as testgpu;
 //! # fn f(stream: &Stream, mut numbers: Allocation<f32>) -> Result<()> {
 //! let other = &mut numbers;
@@ -469,7 +469,8 @@ pub use crate::memory::managed::owned::Managed;
 pub use crate::memory::managed::prefetch::Prefetched;
 pub use crate::memory::managed::window::{Window, WindowOptions};
 pub use crate::memory::pinned::Pinned;
-pub use crate::memory::registered::{Memory, MemoryMut, Registered};
+pub use crate::memory::program::MemoryMut;
+pub use crate::memory::registered::Registered;
 pub use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 pub use crate::queue::format::{Direction, Kernel, Packet, PacketFormat};
 pub use crate::queue::operand::Operands;

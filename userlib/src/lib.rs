@@ -8,8 +8,9 @@
 //!
 //! - *Devices that you drive yourself*, such as an FPGA or a DMA engine: everything at the root of
 //!   the crate. Four types are for memory. A [`Buffer`] is a slice, which only the CPU reaches; as
-//!   a [`Registration`] a device reaches it, and it can only be copied from and to. An
-//!   [`Allocation`] is memory of the driver's for both, and a [`Ring`] has descriptors in it.
+//!   a [`Registration`] a device reaches it, and it can only be copied from and to. (A `Vec` that
+//!   the device only [reads](Device::register) stays a slice.) An [`Allocation`] is memory of the
+//!   driver's for both, and a [`Ring`] has descriptors in it.
 //! - [*Accelerators*](accelerator), with an MMU and queues of their own, which many programs use at
 //!   once: the module [`accelerator`]. They take any slice of the program, which is borrowed as
 //!   long as they work on it.
@@ -89,11 +90,11 @@
 //!
 //! # What is guaranteed
 //!
-//! - A device reaches only memory that is registered and mapped, or managed. It writes only to
-//!   memory that was registered with [`Access::ReadWrite`], or managed memory that the program
-//!   itself may write. It reaches nothing after [`Registration::release`], a drop, or the end of a
-//!   [`ManagedRange`](accelerator::ManagedRange). The driver and the IOMMU enforce that, whatever
-//!   the device does.
+//! - A device reaches only memory that is registered and mapped, or managed, in whole pages. It
+//!   writes only to memory that was registered with [`Access::ReadWrite`], or managed memory that
+//!   the program itself may write. It reaches nothing after [`Registration::release`], a drop, or
+//!   the end of a [`ManagedRange`](accelerator::ManagedRange). The driver and the IOMMU enforce
+//!   that, whatever the device does.
 //! - Safe code gets no reference to memory that a device may be writing, not even by
 //!   [`std::mem::forget`]: forgotten memory stays registered and allocated until the process ends.
 //! - Memory that is borrowed for the work of a stream stays borrowed until the device is done with
@@ -127,6 +128,28 @@
 //! let before: &[u8] = &buffer;
 //! let registration = buffer.register(device, pinmap::Access::ReadWrite)?;
 //! assert_eq!(before[0], 0);
+//! # Ok(()) }
+//! ```
+//!
+//! Memory that a device reads at any time is given away; it is only read meanwhile, and a buffer,
+//! which the program writes, is registered by its own method:
+//!
+//! ```compile_fail,E0382
+//! # fn f(device: &pinmap::Device, mut numbers: Vec<f32>) -> pinmap::Result<()> {
+//! let registration = device.register(numbers, pinmap::Access::Read)?;
+//! numbers.push(1.0);
+//! # Ok(()) }
+//! ```
+//!
+//! ```compile_fail,E0594
+//! fn write(registration: &mut pinmap::Registration<Vec<f32>>) {
+//!     registration.elements()[0] = 1.0;
+//! }
+//! ```
+//!
+//! ```compile_fail,E0277
+//! # fn f(device: &pinmap::Device, buffer: pinmap::Buffer) -> pinmap::Result<()> {
+//! device.register(buffer, pinmap::Access::ReadWrite)?;
 //! # Ok(()) }
 //! ```
 //!
@@ -238,6 +261,7 @@ pub use memory::element::Element;
 pub use memory::file::FilePart;
 pub use memory::mapping::Mapping;
 pub use memory::options::{Access, MapOptions, RegisterOptions};
+pub use memory::program::{Memory, ReadMemory};
 pub use memory::registration::Registration;
 pub use memory::ring::{Descriptor, Ring};
 pub use sys::pci::{ParsePciAddressError, PciAddress};

@@ -71,6 +71,7 @@ const TESTS: &[Test] = tests! {
         forget_keeps_memory_pinned
         read_only_is_enforced
         register_raw_rounds_outwards
+        vec_is_read_where_it_is
         query_finds_interior_addresses;
     several:
         several_buffers_are_reached_and_released

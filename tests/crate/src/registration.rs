@@ -177,15 +177,59 @@ pub(crate) fn register_raw_rounds_outwards() -> Outcome {
         edu.device()
             .register_raw(inside, PAGE, options.round_outwards())?
     };
-    assert_eq!((raw.addr(), raw.len()), (memory.addr() + PAGE, 2 * PAGE));
-    let offset = inside.addr() - raw.addr();
-    edu.fetch(raw.device_addr()? + offset as u64, 0, 500)?;
+    assert_eq!((raw.addr(), raw.len()), (inside.addr(), PAGE));
+    let whole = raw.query()?;
+    assert_eq!((whole.addr, whole.len), (memory.addr() + PAGE, 2 * PAGE));
+    edu.fetch(raw.device_addr()?, 0, 500)?;
     assert_eq!(
         device_content(&mut edu, 500)?,
         memory.content(4 * PAGE)[PAGE + 100..][..500]
     );
     raw.release()?;
     memory.unmap()
+}
+
+pub(crate) fn vec_is_read_where_it_is() -> Outcome {
+    let mut edu = edu()?;
+    let mut content = pattern(9, 3 * PAGE);
+    content.shrink_to_fit();
+    let addr = content.as_ptr().addr();
+    let memory = edu.device().register(content.clone(), Access::ReadWrite);
+    let refused = memory.expect_err("a device must not write there");
+    assert_eq!(refused.error.errno(), nix::libc::EACCES);
+    assert_eq!(refused.value, content);
+
+    let memory = edu.device().register(content, Access::Read)?;
+    assert_eq!((memory.addr(), memory.len()), (addr, 3 * PAGE));
+    let last = memory.device_addr()? + (3 * PAGE - 100) as u64;
+    edu.fetch(memory.device_addr()?, 0, PAGE)?;
+    assert_eq!(device_content(&mut edu, PAGE)?, memory.elements()[..PAGE]);
+    edu.fetch(last, 0, 100)?;
+    let end = &memory.elements()[3 * PAGE - 100..];
+    assert_eq!(device_content(&mut edu, 100)?, end);
+    let again = memory.map(Access::Read)?;
+    edu.fetch(again.device_addr() + 7, 0, 100)?;
+    assert_eq!(device_content(&mut edu, 100)?, memory.elements()[7..107]);
+    again.unmap()?;
+    let writing = memory
+        .map(Access::ReadWrite)
+        .expect_err("it was registered for reading");
+    assert_eq!(writing.errno(), nix::libc::EACCES);
+
+    store_in_vain(&mut edu, memory.device_addr()?)?;
+    let device_addr = memory.device_addr()?;
+    let content = memory.release()?;
+    assert_eq!(
+        (content.as_ptr().addr(), &content),
+        (addr, &pattern(9, 3 * PAGE))
+    );
+    store_in_vain(&mut edu, device_addr)?;
+    let empty = edu.device().register(Vec::<u32>::new(), Access::Read);
+    assert_eq!(
+        empty.expect_err("no pages").error.errno(),
+        nix::libc::EINVAL
+    );
+    Ok(())
 }
 
 pub(crate) fn query_finds_interior_addresses() -> Outcome {

@@ -49,7 +49,7 @@ impl Memory {
 }
 
 impl MemoryMapping {
-    /// The device address of the first byte of the first page.
+    /// The device address of the first byte.
     pub fn device_addr(&self) -> u64 {
         self.mapping.as_ref().map_or(0, Mapping::device_addr)
     }

@@ -183,8 +183,6 @@ pub struct Memory {
     device: pinmap::Device,
     /// The user address of the first byte, or 0.
     addr: usize,
-    /// Bytes between what the owner has and `addr`, after rounding outwards.
-    offset: usize,
     id: u64,
     shared: Arc<Shared>,
     pieces: Pieces,
@@ -200,7 +198,7 @@ impl fmt::Debug for Memory {
 impl Memory {
     pub(crate) fn new(
         device: &pinmap::Device,
-        (addr, len, offset): (usize, usize, usize),
+        (addr, len): (usize, usize),
         id: u64,
         owner: Owner,
         whole: Whole,
@@ -214,7 +212,6 @@ impl Memory {
         Arc::new(Self {
             device: device.clone(),
             addr,
-            offset,
             id,
             shared: Arc::new(Shared {
                 len,
@@ -275,7 +272,7 @@ impl Memory {
                 Owner::Managed(_) | Owner::Range(_) | Owner::Lent => self.addr as u64,
             })
         })?;
-        Ok(first + (self.offset + offset) as u64)
+        Ok(first + offset as u64)
     }
 
     /// Whether the device may write the memory.
@@ -299,8 +296,7 @@ impl Memory {
     /// gone.
     pub fn sync(&self, offset: usize, len: usize, for_device: bool) -> Result<()> {
         self.check(offset, len)?;
-        let start = self.offset + offset;
-        let bytes = start..start + len;
+        let bytes = offset..offset + len;
         self.with(|held| {
             match (&held.owner, for_device) {
                 (Owner::Registration(memory), true) => memory.sync_for_device(bytes)?,

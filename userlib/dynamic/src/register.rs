@@ -49,12 +49,11 @@ impl Memory {
         let addr = first.expose_provenance();
         // SAFETY: As the caller promises.
         let memory = unsafe { device.register_raw(first, len, options)? };
-        let offset = addr - memory.addr();
-        let (id, start) = (memory.handle(), memory.device_addr()? + offset as u64);
+        let (id, start) = (memory.handle(), memory.device_addr()?);
         // SAFETY: As above. The slices are not used after the registration was released.
         let whole = unsafe { whole(device, first, start, len, access) };
         let owner = Owner::Registration(Kept::new(memory));
-        Ok(Self::new(device, (addr, len, offset), id, owner, whole))
+        Ok(Self::new(device, (addr, len), id, owner, whole))
     }
 
     /// Registers whole pages of a file, which have no address in the program.
@@ -71,7 +70,7 @@ impl Memory {
     ) -> Result<Arc<Self>> {
         let memory = device.register_file(file, offset, len, options)?;
         let (id, owner) = (memory.handle(), Owner::File(Kept::new(memory)));
-        Ok(Self::new(device, (0, len, 0), id, owner, Whole::None))
+        Ok(Self::new(device, (0, len), id, owner, Whole::None))
     }
 
     /// Allocates host memory.
@@ -108,7 +107,7 @@ impl Memory {
         // SAFETY: The slice is not used after the memory was released, and nothing else refers to
         // it.
         let whole = Whole::Write(unsafe { memory.lend(Allocation::slice_mut) });
-        Self::new(device, (addr, len, 0), id, Owner::Allocation(memory), whole)
+        Self::new(device, (addr, len), id, Owner::Allocation(memory), whole)
     }
 
     /// Allocates managed memory.
@@ -126,7 +125,7 @@ impl Memory {
         let owner = Owner::Managed(memory);
         Ok(Self::new(
             accelerator.device(),
-            (addr, len, 0),
+            (addr, len),
             id,
             owner,
             whole,
@@ -145,7 +144,7 @@ impl Memory {
         let addr = first.expose_provenance();
         // SAFETY: As the caller promises. What is lent has the CPU's addresses.
         let whole = unsafe { whole(device, first, addr as u64, len, access) };
-        Self::new(device, (addr, len, 0), 0, Owner::Lent, whole)
+        Self::new(device, (addr, len), 0, Owner::Lent, whole)
     }
 
     /// Has `len` bytes of the program at `first` managed, where they are.
@@ -168,6 +167,6 @@ impl Memory {
         // SAFETY: As the caller promises. The device finds managed memory at the CPU's addresses.
         let whole = unsafe { whole(device, first, addr as u64, len, Access::ReadWrite) };
         let owner = Owner::Range(range);
-        Ok(Self::new(device, (addr, len, 0), id, owner, whole))
+        Ok(Self::new(device, (addr, len), id, owner, whole))
     }
 }

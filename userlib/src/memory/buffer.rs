@@ -85,8 +85,9 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Allocates a buffer and copies these elements to it.
-    /// [`Accelerator::register`](crate::accelerator::Accelerator::register) registers a `Vec` where
-    /// it is.
+    /// [`Device::register`] and
+    /// [`Accelerator::register`](crate::accelerator::Accelerator::register) take a `Vec` where it
+    /// is.
     ///
     /// # Errors
     ///

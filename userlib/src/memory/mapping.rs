@@ -42,10 +42,9 @@ impl<'a> Mapping<'a> {
             let error = registration.fail(Operation::Map, "map", errno);
             error.with_failure(Failure::from_abi(&args.fail))
         })?;
-        let device_addr = args.device_addr;
         Ok(Self {
             registration,
-            device_addr,
+            device_addr: args.device_addr + registration.offset(),
             access: options.access(),
             removed: false,
         })
@@ -78,11 +77,10 @@ impl<'a> Mapping<'a> {
             return Ok(());
         }
         self.removed = true;
-        let handle = self.registration.handle();
         let device_addr = self.device_addr;
         let mut args = abi::pinmap_unmap {
-            handle,
-            device_addr,
+            handle: self.registration.handle(),
+            device_addr: device_addr - self.registration.offset(),
             ..Default::default()
         };
         match ioctl::unmap(self.registration.device().as_fd(), &mut args) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory that the CPU and a device share.
 //!
-//! Memory of the program is registered: a [`buffer`] becomes a [`registration`], or memory of
-//! somebody else a [`raw`] one; a part of a [`file`] can be registered without mapping it. Memory
-//! of the driver is an [`allocation`], in host memory or in the device's. All of it can be changed
-//! by the device at any time, so there are no references to it: the CPU copies through a [`view`],
-//! and work for the device takes a [`slice`]. Ordinary slices are [`lent`] for as long as the work
-//! takes. Where the device can fault, their pages move between host and device ([`managed`]).
+//! Memory of the program is registered: a [`buffer`] becomes a [`registration`], other values of
+//! the [`program`] one that is only read, or memory of somebody else a [`raw`] one; a part of a
+//! [`file`] can be registered without mapping it. Memory of the driver is an [`allocation`], in
+//! host memory or in the device's. All of it can be changed by the device at any time, so there are
+//! no references to it: the CPU copies through a [`view`], and work for the device takes a
+//! [`slice`]. Ordinary slices are [`lent`] for as long as the work takes. Where the device can
+//! fault, their pages move between host and device ([`managed`]).
 
 pub(crate) mod alloc_options;
 pub(crate) mod allocation;
@@ -25,6 +26,7 @@ pub(crate) mod options;
 #[cfg(feature = "accelerator")]
 pub(crate) mod pinned;
 pub(crate) mod preflight;
+pub(crate) mod program;
 pub(crate) mod query;
 pub(crate) mod raw;
 #[cfg(feature = "accelerator")]

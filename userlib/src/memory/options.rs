@@ -83,7 +83,8 @@ impl RegisterOptions {
         }
     }
 
-    /// Demands this device address, which must be a multiple of the page size.
+    /// Demands this device address, which must be a multiple of the page size, for the page in
+    /// which the memory begins.
     ///
     /// ```no_run
     /// use pinmap::{Access, Buffer, RegisterOptions};
@@ -144,7 +145,8 @@ impl RegisterOptions {
     /// Registers the whole pages around memory that does not begin or end at a page boundary.
     /// Without this option such memory is refused, because the device reaches whole pages. It
     /// matters only for [`Device::register_raw`](crate::Device::register_raw): a
-    /// [`Buffer`](crate::Buffer) is whole pages.
+    /// [`Buffer`](crate::Buffer) is whole pages, and [`Device::register`](crate::Device::register)
+    /// always does so.
     ///
     /// ```no_run
     /// # fn f(device: &pinmap::Device, memory: *mut u8) -> pinmap::Result<()> {
@@ -154,7 +156,7 @@ impl RegisterOptions {
     /// // SAFETY: Nobody writes to the pages of these 100 bytes, or frees them, before the
     /// // registration is dropped.
     /// let registration = unsafe { device.register_raw(memory, 100, options)? };
-    /// assert_eq!(registration.len() % 4096, 0);
+    /// assert_eq!(registration.device_addr()? % 4096, memory.addr() as u64 % 4096);
     /// # Ok(()) }
     /// ```
     #[must_use]

@@ -63,7 +63,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// The CPU cannot read it while the device writes to it:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Pinned<f32>) -> Result<()> {
 /// stream.scope(|work| {
@@ -76,7 +76,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// A reference of the CPU cannot be kept while the device writes:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Pinned<f32>) -> Result<()> {
 /// let first = &numbers[0];
@@ -88,7 +88,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// Nor can the CPU write it while the device reads it:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut a: Pinned<f32>, b: &mut Pinned<f32>) -> Result<()> {
 /// stream.scope(|work| {
@@ -101,7 +101,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// Pinned memory must outlive the work:
 ///
 /// ```compile_fail,E0597
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
 /// stream.scope(|work| {

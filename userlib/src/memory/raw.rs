@@ -31,8 +31,12 @@ use crate::sys::trace::span;
 pub(crate) struct RawRegistration {
     device: Device,
     handle: u64,
+    /// Where the memory begins, and how long it is. It may begin and end within pages, all of which
+    /// the device reaches.
     addr: usize,
     len: usize,
+    /// Bytes of the first page before the memory.
+    offset: usize,
     device_addr: Option<u64>,
     access: Access,
     hold: Hold,
@@ -66,8 +70,7 @@ impl Device {
     /// // SAFETY: A library of C has the memory, does not free it before the release below, and
     /// // shares its pages with nothing else. Nothing refers to it meanwhile.
     /// let registration = unsafe { device.register_raw(memory, len, options)? };
-    /// let offset = memory.addr() - registration.addr();
-    /// println!("the device finds it at {:#x}", registration.device_addr()? + offset as u64);
+    /// println!("the device finds it at {:#x}", registration.device_addr()?);
     /// registration.release()?;
     /// # Ok(()) }
     /// ```
@@ -102,20 +105,9 @@ impl Device {
         len: usize,
         options: impl Into<RegisterOptions>,
     ) -> Result<Registration<()>> {
-        let options = options.into();
-        let mut addr = memory.expose_provenance();
-        let mut len = len;
-        if options.rounds_outwards() {
-            (addr, len) = outwards(addr, len, page_size()).ok_or_else(|| {
-                Error::new(
-                    Operation::Register,
-                    attempt(self, addr, len),
-                    Errno::EOVERFLOW,
-                )
-            })?;
-        }
-        // SAFETY: As the caller promises, for whole pages.
-        let raw = unsafe { RawRegistration::new(self, addr, len, options)? };
+        let addr = memory.expose_provenance();
+        // SAFETY: As the caller promises.
+        let raw = unsafe { RawRegistration::new(self, addr, len, options.into())? };
         Ok(Registration::new(raw, ()))
     }
 }
@@ -134,11 +126,11 @@ fn attempt(device: &Device, addr: usize, len: usize) -> String {
 }
 
 impl RawRegistration {
-    /// Registers whole pages.
+    /// Registers whole pages, or, if the options round outwards, the whole pages around the memory.
     ///
     /// # Safety
     ///
-    /// As for [`Device::register_raw`], for exactly this range.
+    /// As for [`Device::register_raw`], for exactly these pages.
     pub(crate) unsafe fn new(
         device: &Device,
         addr: usize,
@@ -151,23 +143,29 @@ impl RawRegistration {
             len = len,
             write = options.access() == Access::ReadWrite
         );
-        let mut args = options.to_abi(addr as u64, len as u64);
-        // SAFETY: There are no references to the memory until it is released, as the caller
-        // promises.
-        unsafe { ioctl::register(device.as_fd(), &mut args) }.map_err(|errno| {
-            Error::new(Operation::Register, attempt(device, addr, len), errno)
-                .with_failure(Failure::from_abi(&args.fail))
-        })?;
-        let device_addr = options.maps().then_some(args.device_addr);
-        let access = options.access();
-        Ok(Self::made(
+        let fail = |errno| Error::new(Operation::Register, attempt(device, addr, len), errno);
+        let (start, length) = match options.rounds_outwards() {
+            true => outwards(addr, len, page_size()).ok_or_else(|| fail(Errno::EOVERFLOW))?,
+            false => (addr, len),
+        };
+        let mut args = options.to_abi(start as u64, length as u64);
+        // SAFETY: There are no references to the memory until it is released, or the device only
+        // reads it, as the caller promises.
+        unsafe { ioctl::register(device.as_fd(), &mut args) }
+            .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
+        let offset = addr - start;
+        let device_addr = args.device_addr + offset as u64;
+        let device_addr = options.maps().then_some(device_addr);
+        let mut made = Self::made(
             device,
             args.out_handle,
             addr,
             len,
             device_addr,
-            access,
-        ))
+            options.access(),
+        );
+        made.offset = offset;
+        Ok(made)
     }
 
     /// A registration that the driver has made under a handle.
@@ -184,6 +182,7 @@ impl RawRegistration {
             handle,
             addr,
             len,
+            offset: 0,
             device_addr,
             access,
             hold: Hold::Held,
@@ -236,7 +235,7 @@ impl RawRegistration {
         let mut args = abi::pinmap_sync {
             flags,
             handle: self.handle,
-            offset: bytes.start as u64,
+            offset: (self.offset + bytes.start) as u64,
             length: bytes.len() as u64,
             ..Default::default()
         };
@@ -262,12 +261,17 @@ impl RawRegistration {
         }
     }
 
-    /// User address of the first byte, where a page begins.
+    /// User address of the first byte.
     pub(crate) fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Length in bytes, a multiple of the page size.
+    /// Bytes between the page in which the memory begins and the first byte.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -317,6 +321,7 @@ impl RawRegistration {
             handle: 1,
             addr,
             len,
+            offset: 0,
             device_addr,
             access,
             hold: Hold::Held,

@@ -8,113 +8,15 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU8;
-use std::sync::Arc;
 
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
-use crate::error::{Error, ErrorWith, RegisterAllError, Result};
-use crate::memory::buffer::Buffer;
-use crate::memory::element::{bytes_of, bytes_of_mut, Element};
+use crate::error::{ErrorWith, RegisterAllError, Result};
+use crate::memory::element::{bytes_of, bytes_of_mut};
 use crate::memory::lent::{self, Loans};
-use crate::memory::options::Access;
+use crate::memory::program::{Memory, MemoryMut};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 use crate::memory::view::View;
-
-/// Memory that [`Accelerator::register`] takes: something that owns or borrows a slice of elements.
-///
-/// ```no_run
-/// # fn f(gpu: &pinmap::accelerator::Accelerator, part: &mut [f32]) -> pinmap::Result<()> {
-/// let owned = gpu.register(vec![0u8; 4096])?; // gives the `Vec` back in the end
-/// let borrowed = gpu.register(part)?;
-/// # Ok(()) }
-/// ```
-///
-/// # Safety
-///
-/// Both slices are the same memory. It has the same address and length each time, also after the
-/// value has moved, unless something else was done to the value.
-pub unsafe trait Memory {
-    /// The elements.
-    type Element: Element;
-
-    /// The error when the memory cannot be registered or released: [`ErrorWith`] the memory for an
-    /// owner, and [`Error`] alone for a reference.
-    type Error;
-
-    /// The access that a device is given: [`Access::ReadWrite`] only for a [`MemoryMut`].
-    const ACCESS: Access;
-
-    /// The elements as a slice.
-    fn elements(&self) -> &[Self::Element];
-
-    /// Makes the error of an operation that has failed, which may give the memory back.
-    fn refuse(self, error: Error) -> Self::Error;
-}
-
-/// Memory that [`Accelerator::register`] takes for a device to write.
-///
-/// # Safety
-///
-/// As for [`Memory`].
-pub unsafe trait MemoryMut: Memory {
-    /// The elements as a slice for writing.
-    fn elements_mut(&mut self) -> &mut [Self::Element];
-}
-
-macro_rules! memory {
-    ($(($($generics:tt)*) $type:ty as $element:ty: $access:ident, $given:ident;)*) => { $(
-        // SAFETY: The type keeps its elements on the heap, or elsewhere, and never moves them by
-        // itself.
-        unsafe impl<$($generics)*> Memory for $type {
-            type Element = $element;
-            const ACCESS: Access = Access::$access;
-            memory!(@$given);
-
-            fn elements(&self) -> &[$element] {
-                self
-            }
-        }
-        memory!(@$access ($($generics)*) $type as $element);
-    )* };
-    (@owner) => {
-        type Error = ErrorWith<Self>;
-
-        fn refuse(self, error: Error) -> ErrorWith<Self> {
-            ErrorWith::new(error, self)
-        }
-    };
-    (@reference) => {
-        type Error = Error;
-
-        fn refuse(self, error: Error) -> Error {
-            error
-        }
-    };
-    (@Read ($($generics:tt)*) $type:ty as $element:ty) => {};
-    (@ReadWrite ($($generics:tt)*) $type:ty as $element:ty) => {
-        // SAFETY: As for `Memory`.
-        unsafe impl<$($generics)*> MemoryMut for $type {
-            fn elements_mut(&mut self) -> &mut [$element] {
-                self
-            }
-        }
-    };
-}
-
-memory! {
-    (T: Element) Vec<T> as T: ReadWrite, owner;
-    (T: Element) Box<[T]> as T: ReadWrite, owner;
-    (T: Element) &mut [T] as T: ReadWrite, reference;
-    (T: Element) Buffer<T> as T: ReadWrite, owner;
-    (T: Element) &[T] as T: Read, reference;
-    (T: Element) Arc<[T]> as T: Read, reference;
-}
-
-#[cfg(feature = "memmap2")]
-memory! {
-    () memmap2::MmapMut as u8: ReadWrite, owner;
-    () memmap2::Mmap as u8: Read, owner;
-}
 
 /// Memory of the program that an accelerator reaches until it is given back: a slice for the CPU,
 /// and an operand for the streams.
@@ -125,7 +27,7 @@ memory! {
 ///
 /// The memory stays where it is, also when the value moves. It may begin and end anywhere, so that
 /// `O_DIRECT` takes it only if it happens to begin with a page:
-/// [`Pinned`](crate::accelerator::Pinned) and [`Buffer`] do.
+/// [`Pinned`](crate::accelerator::Pinned) and [`Buffer`](crate::Buffer) do.
 ///
 /// ```no_run
 /// use pinmap::accelerator::{Accelerator, Stream};
@@ -154,8 +56,8 @@ pub struct Registered<M: Memory> {
 
 impl Accelerator {
     /// Registers memory that the program already has, in place: a `Vec`, a boxed, borrowed or
-    /// shared slice, a [`Buffer`], or, with the feature `memmap2`, a mapped file. It stays pinned,
-    /// and at its address for the device, until it is released or dropped.
+    /// shared slice, a [`Buffer`](crate::Buffer), or, with the feature `memmap2`, a mapped file. It
+    /// stays pinned, and at its address for the device, until it is released or dropped.
     ///
     /// The memory may begin and end anywhere. Its first and last page are registered as a whole,
     /// but work names only what is in the memory. The device may write where the program may:
@@ -309,7 +211,7 @@ impl<M: Memory> Registered<M> {
     /// Memory on which a device works cannot be released:
     ///
     /// ```compile_fail,E0505
-    /// # use pinmap::*;
+    /// # use pinmap::{accelerator::*, *};
     /// # use pinmap_testgpu as testgpu;
     /// # fn f(stream: &Stream, mut numbers: Vec<Registered<Vec<f32>>>) -> Result<()> {
     /// stream.scope(|work| {

@@ -31,12 +31,14 @@ use crate::sys::word::{self, Word};
 /// | made by | `M` |
 /// |---|---|
 /// | [`Buffer::register`], [`Device::register_all`] | the [`Buffer`] |
+/// | [`Device::register`] | a `Vec` or the like, which the device only reads |
 /// | [`Device::register_file`] | a [`FilePart`](crate::FilePart), which need not be mapped |
 /// | [`Device::register_raw`] | `()`: the program keeps the memory |
 ///
 /// The memory of a buffer can only be copied from and to: a reference to memory that a device
 /// changes would be undefined behaviour. All accesses of the process are atomic, aligned and 8
-/// bytes wide, and several threads may make them at once.
+/// bytes wide, and several threads may make them at once. Memory that a device only reads can be
+/// [referred to](Self::elements).
 ///
 /// Dropping a registration releases the memory and drops `M`; then, too, the device cannot reach
 /// the memory any more. If the driver cannot release it (`EIO`), a buffer stays allocated and
@@ -190,6 +192,13 @@ impl<M> Registration<M> {
         self.raw.device()
     }
 
+    pub(crate) fn memory(&self) -> &M {
+        match &self.memory {
+            Some(memory) => memory,
+            None => unreachable!("only a release takes it, and that consumes the registration"),
+        }
+    }
+
     fn check_range(&self, verb: &str, bytes: &Range<usize>) -> Result<()> {
         check(
             verb,
@@ -221,7 +230,12 @@ impl<M> Registration<M> {
         Mapping::new(&self.raw, options.into())
     }
 
-    /// Length in bytes, a multiple of the page size.
+    /// User address of the first byte; 0 for a part of a file, which need not have one.
+    pub fn addr(&self) -> usize {
+        self.raw.addr()
+    }
+
+    /// Length in bytes: that of the whole pages of a buffer.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.raw.len()
@@ -413,24 +427,11 @@ impl<T> Registration<Buffer<T>> {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        let buffer = self.memory.as_ref();
-        buffer.map_or(&[], |buffer| buffer.memory().words())
+        self.memory().memory().words()
     }
 
     fn check(&self, verb: &str, offset: usize, size: usize, align: usize) -> Result<()> {
         check(verb, offset, size, align, self.len())
-    }
-
-    /// User address of the first byte.
-    pub fn addr(&self) -> usize {
-        self.raw.addr()
-    }
-}
-
-impl Registration<()> {
-    /// User address of the first byte, where a page begins.
-    pub fn addr(&self) -> usize {
-        self.raw.addr()
     }
 }
 

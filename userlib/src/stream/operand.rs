@@ -7,7 +7,8 @@ use crate::memory::buffer::Buffer;
 use crate::memory::element::Element;
 use crate::memory::managed::owned::Managed;
 use crate::memory::pinned::Pinned;
-use crate::memory::registered::{Memory, MemoryMut, Registered};
+use crate::memory::program::{Memory, MemoryMut};
+use crate::memory::registered::Registered;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
 use super::work::Work;

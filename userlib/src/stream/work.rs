@@ -115,7 +115,7 @@ impl<'w> Work<'w> {
     /// [`DeviceSliceMut`].
     ///
     /// ```no_run
-    /// # use pinmap::Result;
+    /// # use pinmap::{accelerator::Stream, Result};
     /// # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<Vec<f32>> {
     /// let pending = stream.submit(numbers, |work, numbers| {
     ///     let mut data = work.slice_mut(numbers)?;

@@ -74,7 +74,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// The CPU cannot use it while the device works on it:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
 /// stream.scope(|work| {
@@ -85,7 +85,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// ```
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Managed<f32>, sum: &mut Managed<f32>) -> Result<()> {
 /// stream.scope(|work| {
@@ -99,7 +99,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// Nor can it be discarded, or freed:
 ///
 /// ```compile_fail,E0499
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
 /// stream.scope(|work| {
@@ -110,7 +110,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// ```
 ///
 /// ```compile_fail,E0505
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
 /// stream.scope(|work| {
@@ -123,7 +123,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// A reference of the CPU cannot be kept while the device writes:
 ///
 /// ```compile_fail,E0502
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(stream: &Stream, mut numbers: Managed<f32>) -> Result<()> {
 /// let first = &numbers[0];
@@ -137,7 +137,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// Managed memory must outlive the work:
 ///
 /// ```compile_fail,E0597
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
 /// stream.scope(|work| {
@@ -149,7 +149,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// The elements are of types of which any bytes are a value:
 ///
 /// ```compile_fail,E0277
-/// # use pinmap::*;
+/// # use pinmap::{accelerator::*, *};
 /// # use pinmap_testgpu as testgpu;
 /// # fn f(gpu: &Accelerator) -> Result<()> {
 /// let texts = gpu.alloc_managed::<String>(1024)?;
