@@ -479,7 +479,7 @@ pub use crate::stream::completion::Completion;
 pub use crate::stream::event::Event;
 pub use crate::stream::in_flight::InFlight;
 pub use crate::stream::operand::{Destination, Source};
-pub use crate::stream::pending::{Pending, PendingFuture};
+pub use crate::stream::pending::Pending;
 pub use crate::stream::prefetch::Prefetching;
 pub use crate::stream::scope::{scope, try_scope, Scope, StreamScope};
 pub use crate::stream::work::Work;

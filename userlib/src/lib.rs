@@ -237,6 +237,7 @@ mod sys;
 mod testgpu;
 #[cfg(feature = "accelerator")]
 mod trace;
+mod wait;
 
 #[cfg(test)]
 extern crate self as pinmap;
@@ -267,6 +268,7 @@ pub use memory::ring::{Descriptor, Ring};
 pub use sys::pci::{ParsePciAddressError, PciAddress};
 pub use sys::sysfs::DeviceNode;
 pub use sys::word::Word;
+pub use wait::Wait;
 
 /// Items that the macros of this crate need.
 #[doc(hidden)]

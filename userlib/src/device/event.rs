@@ -2,7 +2,6 @@
 //! Events: what the driver tells a program without being asked.
 
 use std::fmt;
-use std::future::Future;
 use std::io::{self, Read};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,6 +16,7 @@ use crate::error::{check_outside, Error, Operation, Result};
 use crate::sys::bindings::{self as abi, pinmap_event};
 use crate::sys::poll::wait;
 use crate::sys::watch::{Files, Watched};
+use crate::wait::Wait;
 
 /// Something that happened to a context, without a call of the program.
 ///
@@ -238,9 +238,9 @@ impl Device {
     /// # Errors
     ///
     /// As for [`next_event`](Self::next_event); `EAGAIN`: the system cannot start a thread.
-    pub fn next_event_async(&self) -> impl Future<Output = Result<DeviceEvent>> + Send + '_ {
+    pub fn next_event_async(&self) -> Wait<'_, DeviceEvent> {
         let mut watched = Watched::default();
-        std::future::poll_fn(move |context| {
+        Wait::new(std::future::poll_fn(move |context| {
             let ready = || self.try_next_event();
             let files = || -> Box<dyn Files> { Box::new(Events(self.clone())) };
             watched.poll(context, ready, files, |errno| {
@@ -250,7 +250,7 @@ impl Device {
                     errno,
                 )
             })
-        })
+        }))
     }
 
     /// Whether the device is gone, as far as its file tells.

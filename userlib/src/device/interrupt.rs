@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Interrupts of a device, counted by eventfds.
 
-use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use crate::sys::bindings as abi;
 use crate::sys::poll::wait;
 use crate::sys::watch::{Files, Watched};
 use crate::sys::{inside, ioctl};
+use crate::wait::Wait;
 
 /// An interrupt vector of a device, counted by an eventfd.
 ///
@@ -178,9 +178,9 @@ impl Interrupt {
     /// # Errors
     ///
     /// As for [`wait`](Self::wait); `EAGAIN`: the system cannot start a thread.
-    pub fn wait_async(&self) -> impl Future<Output = Result<u64>> + Send + '_ {
+    pub fn wait_async(&self) -> Wait<'_, u64> {
         let mut watched = Watched::default();
-        std::future::poll_fn(move |context| {
+        Wait::new(std::future::poll_fn(move |context| {
             let ready = || match self.try_wait() {
                 Ok(None) if self.device.is_gone() => Err(self.fail(Errno::ENODEV)),
                 tried => tried,
@@ -189,7 +189,7 @@ impl Interrupt {
                 Box::new(Sources(Arc::clone(&self.eventfd), self.device.clone()))
             };
             watched.poll(context, ready, files, |errno| self.fail(errno))
-        })
+        }))
     }
 
     /// Returns how many interrupts came since the last call, or `None` if none did. Does not wait.

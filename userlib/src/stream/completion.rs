@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completions: points in the work of a stream as files, for programs that wait for many.
 
-use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{check_outside, Error, Operation, Result};
 use crate::queue::point::Point;
+use crate::wait::Wait;
 
 use super::callbacks::{self, Action};
 use super::core::Core;
@@ -100,8 +100,8 @@ impl Completion {
     /// # Errors
     ///
     /// As for [`query`](Self::query).
-    pub fn wait_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
-        Reached::new(self.point.clone())
+    pub fn wait_async(&self) -> Wait<'static, ()> {
+        Wait::new(Reached::new(self.point.clone()))
     }
 }
 

@@ -6,7 +6,6 @@
 //! enough; the CPU waits for the fence of the recording stream.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 use crate::queue::WhenFull;
 use crate::trace::recorder::Traced;
+use crate::wait::Wait;
 
 use super::core::{Core, Kept};
 use super::future::Reached;
@@ -204,14 +204,14 @@ impl Event {
     /// # Errors
     ///
     /// As for [`synchronize`](Self::synchronize).
-    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+    pub fn synchronize_async(&self) -> Wait<'static, ()> {
         let point = self.point();
-        async move {
+        Wait::new(async move {
             match point {
                 Some(point) => Reached::new(point).await,
                 None => Ok(()),
             }
-        }
+        })
     }
 
     /// The point of the last recording.

@@ -19,7 +19,6 @@ mod shared;
 pub(crate) mod work;
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +28,7 @@ use crate::error::{check_outside, in_time, ErrorWith, Operation, Result};
 use crate::queue::options::StreamOptions;
 use crate::queue::point::Point;
 use crate::sys::inside;
+use crate::wait::Wait;
 
 use self::completion::Completion;
 use self::core::Core;
@@ -168,9 +168,9 @@ impl Device {
     /// # Errors
     ///
     /// As for [`synchronize`](Self::synchronize).
-    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+    pub fn synchronize_async(&self) -> Wait<'static, ()> {
         let points = self.points();
-        async move {
+        Wait::new(async move {
             let mut result = Ok(());
             for point in points? {
                 let reached = match point {
@@ -180,7 +180,7 @@ impl Device {
                 result = result.and(reached);
             }
             result
-        }
+        })
     }
 
     /// The points behind everything that was submitted to the streams of this context. All of it is
@@ -397,9 +397,9 @@ impl Stream {
     /// # Errors
     ///
     /// As for [`synchronize`](Self::synchronize).
-    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+    pub fn synchronize_async(&self) -> Wait<'static, ()> {
         let point = self.core.point();
-        async move { Reached::new(point?).await }
+        Wait::new(async move { Reached::new(point?).await })
     }
 
     /// Makes a completion: an eventfd to poll, which becomes readable when everything that was

@@ -2,10 +2,8 @@
 //! Pending memory: handed over to work in flight, and given back when that is done.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
+use std::future::IntoFuture;
 use std::sync::{Arc, Weak};
-use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -16,6 +14,7 @@ use crate::queue::fence::Fence;
 use crate::queue::handle::Handle;
 use crate::queue::point::Point;
 use crate::sys::inside;
+use crate::wait::Wait;
 
 use super::callbacks::{self, Action};
 use super::core::Core;
@@ -418,9 +417,11 @@ impl<M: Send + 'static> Pending<M> {
 
 impl<M: Send + 'static> IntoFuture for Pending<M> {
     type Output = Result<M, ErrorWith<Self>>;
-    type IntoFuture = PendingFuture<M>;
+    type IntoFuture = Wait<'static, M, ErrorWith<Self>>;
 
-    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor.
+    /// Waits as [`wait`](Self::wait) does, also after a failure, without blocking the thread, on
+    /// any executor. Dropped, the future drops the memory when the work is done, as a `Pending`
+    /// does.
     ///
     /// ```no_run
     /// # use pinmap::accelerator::{Pinned, Stream};
@@ -430,63 +431,21 @@ impl<M: Send + 'static> IntoFuture for Pending<M> {
     /// assert_eq!(numbers[0], 1.0);
     /// # Ok(()) }
     /// ```
-    fn into_future(self) -> PendingFuture<M> {
-        PendingFuture {
-            ended: self.point.clone().map(Ended::new),
-            pending: Some(self),
-            result: None,
-            asked: 0,
-        }
-    }
-}
-
-/// The future of a [`Pending`]. It waits for what [`Pending::wait`] does, also after a failure.
-/// Dropped, it drops the memory when the work is done, as a `Pending` does.
-#[must_use = "futures do nothing unless they are awaited"]
-#[derive(Debug)]
-pub struct PendingFuture<M: Send + 'static> {
-    /// `None` only after the end.
-    pending: Option<Pending<M>>,
-    /// The end of the work, if there is any, and after a failure those of the work before it, one
-    /// by one.
-    ended: Option<Ended>,
-    /// The outcome of the work, once that is known.
-    result: Option<Result<()>>,
-    /// How many points before that of the work were asked for their end.
-    asked: usize,
-}
-
-// Nothing in it is pinned: the memory has its own place on the heap.
-impl<M: Send + 'static> Unpin for PendingFuture<M> {}
-
-impl<M: Send + 'static> Future for PendingFuture<M> {
-    type Output = Result<M, ErrorWith<Pending<M>>>;
-
-    /// # Panics
-    ///
-    /// The future was ready before.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        loop {
-            let Some(pending) = &this.pending else {
-                panic!("a future was polled after it was ready");
-            };
-            let ended = match &mut this.ended {
-                Some(ended) => ready!(Pin::new(ended).poll(context)),
-                None => Ok(()),
-            };
-            let result = this.result.get_or_insert(ended);
+    fn into_future(self) -> Self::IntoFuture {
+        Wait::new(async move {
+            let mut result = Ok(());
+            if let Some(point) = &self.point {
+                result = Ended::new(point.clone()).await;
+            }
             // Other streams, which had the memory before, may go on after a failure of the last.
-            let is_over = result.is_ok() || inside::is_inside();
-            let next = pending.before.get(this.asked).filter(|_| !is_over);
-            let Some(point) = next else { break };
-            this.ended = Some(Ended::new(point.clone()));
-            this.asked += 1;
-        }
-        match (this.pending.take(), this.result.take()) {
-            (Some(pending), Some(result)) => Poll::Ready(pending.waited(result)),
-            _ => unreachable!("both are there until now"),
-        }
+            for point in &self.before {
+                if result.is_ok() || inside::is_inside() {
+                    break;
+                }
+                let _ = Ended::new(point.clone()).await;
+            }
+            self.waited(result)
+        })
     }
 }
 

@@ -5,7 +5,6 @@
 //! driver's own copies wait for no stream, so unlike a host function of the program it may.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::memory::allocation::Place;
 use crate::memory::managed::prefetch::{move_pages, Prefetched};
 use crate::queue::point::Point;
 use crate::sys::ioctl;
+use crate::wait::Wait;
 
 use super::future::Reached;
 use super::Stream;
@@ -126,12 +126,12 @@ impl Prefetching {
     /// # Errors
     ///
     /// As for [`wait`](Self::wait).
-    pub fn wait_async(self) -> impl Future<Output = Result<Prefetched>> + Send + 'static {
+    pub fn wait_async(self) -> Wait<'static, Prefetched> {
         let reached = Reached::new(self.point.clone());
-        async move {
+        Wait::new(async move {
             reached.await?;
             self.take()
-        }
+        })
     }
 
     /// Takes the result, which is there.
