@@ -3,11 +3,10 @@
 
 use std::ffi::c_int;
 
-use pinmap::MapOptions;
-
 use crate::error::{make, refer, status, store};
 use crate::memory::Memory;
 use crate::options::{options, MemoryOptions, PINMAP_AT_ADDRESS, PINMAP_READ_ONLY};
+use crate::register::register_options;
 
 /// A device address that memory has besides its first one.
 #[derive(Debug)]
@@ -28,14 +27,7 @@ pub unsafe extern "C" fn pinmap_map(
         // SAFETY: Memory and options, by the rules of C.
         let (memory, given) = unsafe { (refer(memory, "memory")?, options(memory_options)?) };
         given.check(PINMAP_READ_ONLY | PINMAP_AT_ADDRESS)?;
-        let mut map = MapOptions::new(given.access());
-        if given.has(PINMAP_AT_ADDRESS) {
-            map = map.at(given.device_address);
-        }
-        if given.address_bits != 0 {
-            map = map.address_bits(given.address_bits);
-        }
-        Ok(MemoryMapping(memory.0.map(map)?))
+        Ok(MemoryMapping(memory.0.map(register_options(&given))?))
     })
 }
 

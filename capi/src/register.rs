@@ -17,7 +17,7 @@ use crate::options::{
     PINMAP_ROUND_OUTWARDS, PINMAP_SAME_ADDRESS, PINMAP_WRITE_COMBINED,
 };
 
-fn register_options(options: &MemoryOptions) -> RegisterOptions {
+pub(crate) fn register_options(options: &MemoryOptions) -> RegisterOptions {
     let mut register = RegisterOptions::new(options.access());
     if options.has(PINMAP_ROUND_OUTWARDS) {
         register = register.round_outwards();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use pinmap::accelerator::{Accelerator, ManagedRange, StreamOptions};
-use pinmap::{AllocOptions, DmaBuf, ErrorKind, RegisterOptions};
+use pinmap::{AllocOptions, DmaBuf, ErrorKind};
 use pinmap_dynamic as dynamic;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -25,7 +25,7 @@ use crate::handle::Handle;
 use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Prefetched, Residency, Totals};
 use crate::interrupt::Interrupt;
 use crate::managed::{self, advice, place, Part};
-use crate::memory::{access, Kind, Memory};
+use crate::memory::{access, options, Kind, Memory};
 use crate::stream::Stream;
 use crate::view::view_of;
 use crate::wait::{coroutine, wait};
@@ -443,7 +443,7 @@ impl Device {
         address_bits: Option<u32>,
     ) -> PyResult<Memory> {
         let (py, shared) = (slf.py(), slf.get().shared()?);
-        let mut options = RegisterOptions::new(access(read_only));
+        let mut options = options(read_only, None, address_bits);
         if round_outwards {
             options = options.round_outwards();
         }
@@ -455,9 +455,6 @@ impl Device {
         }
         if let Some(at) = at {
             options = options.at(at);
-        }
-        if let Some(bits) = address_bits {
-            options = options.address_bits(bits);
         }
         let source = Source::of(memory)?;
         if source.read_only && !read_only {
@@ -519,10 +516,7 @@ impl Device {
     ) -> PyResult<Memory> {
         let shared = slf.get().shared()?;
         let file = std::fs::File::from(duplicate(fd)?);
-        let mut options = RegisterOptions::new(access(read_only));
-        if let Some(at) = at {
-            options = options.at(at);
-        }
+        let options = options(read_only, at, None);
         let layout = Layout::new(Dtype::bytes(), &[length])?;
         let memory = detached(slf.py(), || {
             dynamic::Memory::register_file(&shared.device, &file, offset, length, options)

@@ -6,7 +6,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use pinmap::{Access, ErrorKind, MapOptions};
+use pinmap::{Access, ErrorKind, RegisterOptions};
 use pinmap_dynamic as dynamic;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -325,13 +325,7 @@ impl Memory {
         address_bits: Option<u32>,
     ) -> PyResult<Mapping> {
         let held = self.held()?;
-        let mut options = MapOptions::new(access(read_only));
-        if let Some(at) = at {
-            options = options.at(at);
-        }
-        if let Some(bits) = address_bits {
-            options = options.address_bits(bits);
-        }
+        let options = options(read_only, at, address_bits);
         let mapping = detached(py, || held.map(options))?;
         let device_address = mapping.device_addr();
         Ok(Mapping {
@@ -518,6 +512,16 @@ pub(crate) fn access(read_only: bool) -> Access {
         true => Access::Read,
         false => Access::ReadWrite,
     }
+}
+
+pub(crate) fn options(
+    read_only: bool,
+    at: Option<u64>,
+    address_bits: Option<u32>,
+) -> RegisterOptions {
+    let options = RegisterOptions::new(access(read_only));
+    let options = at.map_or(options, |at| options.at(at));
+    address_bits.map_or(options, |bits| options.address_bits(bits))
 }
 
 /// A device address that memory has besides its first one. Made by Memory.map().

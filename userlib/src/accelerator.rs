@@ -461,7 +461,7 @@ pub use crate::device::accelerator::{Accelerator, AcceleratorInfo, Link};
 pub use crate::error::fault::{Fault, FaultCode, FaultReason, MemoryArea};
 pub use crate::memory::allocation::Place;
 pub use crate::memory::element::Number;
-pub use crate::memory::lent::managed::{ManageOptions, ManagedRange};
+pub use crate::memory::lent::managed::ManagedRange;
 pub use crate::memory::managed::advice::Advice;
 pub use crate::memory::managed::alloc::ManagedAlloc;
 pub use crate::memory::managed::budget::Budget;

@@ -261,7 +261,7 @@ pub use memory::dmabuf::DmaBuf;
 pub use memory::element::Element;
 pub use memory::file::FilePart;
 pub use memory::mapping::Mapping;
-pub use memory::options::{Access, MapOptions, RegisterOptions};
+pub use memory::options::{Access, RegisterOptions};
 pub use memory::program::{Memory, ReadMemory};
 pub use memory::registration::Registration;
 pub use memory::ring::{Descriptor, Ring};

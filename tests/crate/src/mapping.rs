@@ -4,7 +4,7 @@
 use std::mem;
 
 use nix::libc;
-use pinmap::{Access, Buffer, MapOptions, RegisterOptions};
+use pinmap::{Access, Buffer, RegisterOptions};
 
 use crate::harness::Outcome;
 use crate::setup::{buffer, device, device_content, edu, fill_device, pattern, PAGE};
@@ -101,7 +101,7 @@ pub(crate) fn mapping_drop_unmaps() -> Outcome {
     let mut edu = edu()?;
     fill_device(&mut edu, &pattern(5, PAGE))?;
     let memory = Buffer::<u8>::new(PAGE)?.register(edu.device(), Access::ReadWrite)?;
-    let second = memory.map(MapOptions::new(Access::ReadWrite).at(LOW))?;
+    let second = memory.map(RegisterOptions::new(Access::ReadWrite).at(LOW))?;
     assert_eq!((second.device_addr(), memory.query()?.mappings), (LOW, 2));
     edu.store(LOW, 0, PAGE)?;
     let mut content = vec![0; PAGE];
@@ -123,7 +123,7 @@ pub(crate) fn mapping_drop_unmaps() -> Outcome {
 pub(crate) fn mapping_forgotten_goes_with_registration() -> Outcome {
     let mut edu = edu()?;
     let memory = buffer(&pattern(6, PAGE))?.register(edu.device(), Access::ReadWrite)?;
-    mem::forget(memory.map(MapOptions::new(Access::ReadWrite).at(LOW))?);
+    mem::forget(memory.map(RegisterOptions::new(Access::ReadWrite).at(LOW))?);
     edu.fetch(LOW, 0, PAGE)?;
     let memory = memory.release()?;
     fill_device(&mut edu, &pattern(7, PAGE))?;

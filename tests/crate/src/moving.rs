@@ -7,8 +7,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use nix::libc;
 use nix::sys::mman::{mlock, munlock};
 use pinmap::accelerator::{
-    Accelerator, Advice, ManageOptions, Managed, ManagedAlloc, ManagedRange, Place, Stream,
-    StreamOptions,
+    Accelerator, Advice, Managed, ManagedAlloc, ManagedRange, Place, Stream, StreamOptions,
 };
 use pinmap::inspect::Rule;
 use pinmap::{accelerator, DeviceEvent, Error};
@@ -237,7 +236,7 @@ pub(crate) fn managed_memory_that_is_locked() -> Outcome {
 pub(crate) fn managed_memory_stays_on_the_host_by_option() -> Outcome {
     let gpu = faulting()?;
     let stream = gpu.stream(StreamOptions::new())?;
-    let range = gpu.manage_all_with(ManageOptions::new().on_host())?;
+    let range = gpu.manage_all_on_host()?;
     let mut numbers = gpu.alloc_managed::<f32>(BLOCK)?;
     numbers.fill(1.0);
     increment(&stream, &mut numbers)?;

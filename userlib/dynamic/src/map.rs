@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use pinmap::{ErrorKind, MapOptions, Mapping};
+use pinmap::{ErrorKind, Mapping, RegisterOptions};
 
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Owner};
@@ -24,7 +24,7 @@ impl Memory {
     ///
     /// `EOPNOTSUPP`: this kind of memory cannot be mapped again; otherwise as for
     /// [`Registration::map`](pinmap::Registration::map).
-    pub fn map(self: &Arc<Self>, options: MapOptions) -> Result<MemoryMapping> {
+    pub fn map(self: &Arc<Self>, options: RegisterOptions) -> Result<MemoryMapping> {
         let mapping = self.with(|held| {
             let mapping = match &held.owner {
                 Owner::Registration(registration) => registration.map(options)?,

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use pinmap::accelerator::{Accelerator, DeviceSliceMut, ManageOptions, Reach, Stream, Work};
+use pinmap::accelerator::{Accelerator, DeviceSliceMut, Reach, Stream, Work};
 use pinmap::inspect::Totals;
 use pinmap::AllocOptions;
 use pinmap_testgpu as testgpu;
@@ -86,7 +86,7 @@ pub fn increment(gpu: &Accelerator, stream: &Stream, memory: Memory) -> Result<I
         }
         Memory::Managed => {
             // They stay where they are.
-            let _all = gpu.manage_all_with(ManageOptions::new().on_host())?;
+            let _all = gpu.manage_all_on_host()?;
             let mut floats: Vec<_> = numbers.collect();
             let page = frame(entry(floats.as_ptr().addr())?);
             let used = stream.scope(|work| {

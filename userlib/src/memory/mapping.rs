@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 
 use crate::error::failure::Failure;
-use crate::error::{Operation, Result};
-use crate::memory::options::{Access, MapOptions};
+use crate::error::{Error, Operation, Result};
+use crate::memory::options::{Access, RegisterOptions};
 use crate::memory::raw::RawRegistration;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
@@ -36,8 +36,12 @@ pub struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    pub(crate) fn new(registration: &'a RawRegistration, options: MapOptions) -> Result<Self> {
-        let mut args = options.to_abi(registration.handle());
+    pub(crate) fn new(registration: &'a RawRegistration, options: RegisterOptions) -> Result<Self> {
+        let page = registration.addr() - registration.offset() as usize;
+        let args = options.to_abi_map(registration.handle(), page);
+        let mut args = args.map_err(|(errno, cause)| {
+            Error::refused(Operation::Map, registration.attempt("map"), errno, cause)
+        })?;
         ioctl::map(registration.device().as_fd(), &mut args).map_err(|errno| {
             let error = registration.fail(Operation::Map, "map", errno);
             error.with_failure(Failure::from_abi(&args.fail))

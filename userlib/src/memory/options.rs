@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Options of registrations and mappings.
 
+use nix::errno::Errno;
+
 use crate::sys::bindings as abi;
 
 /// The access that a device has to memory. The IOMMU enforces it.
@@ -33,7 +35,7 @@ impl Access {
     }
 }
 
-/// The device address of a registration.
+/// The device address of a registration or a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Placement {
     /// The user address if possible, otherwise one that the driver chooses.
@@ -46,7 +48,8 @@ enum Placement {
     Unmapped,
 }
 
-/// Options of a registration: the access of the device, and the device address.
+/// Options of a registration, or of one more [mapping](crate::Registration::map) of it: the access
+/// of the device, and the device address.
 ///
 /// Functions that take these options also take an [`Access`] alone.
 ///
@@ -57,6 +60,9 @@ enum Placement {
 /// let options = RegisterOptions::new(Access::ReadWrite).address_bits(32);
 /// let memory = Buffer::<u8>::new(4096)?.register(device, options)?;
 /// assert!(memory.device_addr()? < 1 << 32);
+/// // A second view of the memory, which the device can only read.
+/// let view = memory.map(RegisterOptions::new(Access::Read).at(0x4000_0000))?;
+/// assert_eq!(view.device_addr(), 0x4000_0000);
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +76,8 @@ pub struct RegisterOptions {
 }
 
 impl RegisterOptions {
-    /// Options for this access, at the user address if possible, and otherwise at a device address
-    /// that the driver chooses.
+    /// Options for this access, at the user address if that is free, and otherwise at a device
+    /// address that the driver chooses.
     pub fn new(access: Access) -> Self {
         Self {
             access,
@@ -284,6 +290,36 @@ impl RegisterOptions {
         }
     }
 
+    /// The options as arguments of the ioctl that maps a registration, of which the first page is at
+    /// this user address. Says why if they are not for mappings.
+    pub(crate) fn to_abi_map(
+        self,
+        handle: u64,
+        page: usize,
+    ) -> Result<abi::pinmap_map, (Errno, &'static str)> {
+        let (fixed, device_addr) = match self.placement {
+            _ if self.portable => return Err((Errno::EINVAL, "only a registration is portable")),
+            Placement::Preferred => (0, 0),
+            Placement::Fixed(addr) => (abi::PINMAP_MAP_FIXED, addr),
+            Placement::Identity if page == 0 => {
+                return Err((Errno::EOPNOTSUPP, "the file has no user address"));
+            }
+            Placement::Identity => (abi::PINMAP_MAP_FIXED, page as u64),
+            Placement::Unmapped => return Err((Errno::EINVAL, "only a registration is unmapped")),
+        };
+        let write = match self.access {
+            Access::Read => 0,
+            Access::ReadWrite => abi::PINMAP_MAP_WRITE,
+        };
+        Ok(abi::pinmap_map {
+            flags: write | fixed,
+            handle,
+            device_addr,
+            address_bits: self.address_bits,
+            ..Default::default()
+        })
+    }
+
     /// Whether registering maps the memory.
     pub(crate) fn maps(&self) -> bool {
         self.placement != Placement::Unmapped
@@ -291,81 +327,6 @@ impl RegisterOptions {
 }
 
 impl From<Access> for RegisterOptions {
-    fn from(access: Access) -> Self {
-        Self::new(access)
-    }
-}
-
-/// Options of a mapping: the access of the device, and the device address.
-///
-/// Functions that take these options also take an [`Access`] alone.
-///
-/// ```no_run
-/// use pinmap::{Access, MapOptions};
-/// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
-/// // A second view of the memory, which the device can only read.
-/// let view = memory.map(MapOptions::new(Access::Read).at(0x4000_0000))?;
-/// assert_eq!(view.device_addr(), 0x4000_0000);
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MapOptions {
-    access: Access,
-    fixed: Option<u64>,
-    address_bits: u32,
-}
-
-impl MapOptions {
-    /// Options for this access, at the user address if that is free, and otherwise at a device
-    /// address that the driver chooses.
-    pub fn new(access: Access) -> Self {
-        Self {
-            access,
-            fixed: None,
-            address_bits: 0,
-        }
-    }
-
-    /// Demands this device address, which must be a multiple of the page size.
-    #[must_use]
-    pub fn at(mut self, device_addr: u64) -> Self {
-        self.fixed = Some(device_addr);
-        self
-    }
-
-    /// Sets how many address bits the device has, from 12 to 64. It is given no device address that
-    /// has more.
-    #[must_use]
-    pub fn address_bits(mut self, bits: u32) -> Self {
-        self.address_bits = bits;
-        self
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(crate) fn to_abi(self, handle: u64) -> abi::pinmap_map {
-        let mut flags = match self.access {
-            Access::Read => 0,
-            Access::ReadWrite => abi::PINMAP_MAP_WRITE,
-        };
-        if self.fixed.is_some() {
-            flags |= abi::PINMAP_MAP_FIXED;
-        }
-        let device_addr = self.fixed.unwrap_or(0);
-        let address_bits = self.address_bits;
-        abi::pinmap_map {
-            flags,
-            handle,
-            device_addr,
-            address_bits,
-            ..Default::default()
-        }
-    }
-}
-
-impl From<Access> for MapOptions {
     fn from(access: Access) -> Self {
         Self::new(access)
     }
@@ -457,10 +418,21 @@ mod tests {
 
     #[test]
     fn mapping_options_become_flags() {
-        let options = MapOptions::new(Access::ReadWrite).at(0).address_bits(32);
-        let abi = options.to_abi(9);
+        let map = |options: RegisterOptions| options.to_abi_map(9, 0x1000);
+        let options = RegisterOptions::new(Access::ReadWrite);
+        let abi = map(options.at(0).address_bits(32)).expect("a mapping");
         assert_eq!(abi.flags, abi::PINMAP_MAP_WRITE | abi::PINMAP_MAP_FIXED);
         assert_eq!((abi.handle, abi.device_addr, abi.address_bits), (9, 0, 32));
-        assert_eq!(MapOptions::from(Access::Read).to_abi(1).flags, 0);
+        let abi = map(options.identity()).expect("a mapping");
+        assert_eq!(
+            (abi.flags & abi::PINMAP_MAP_FIXED, abi.device_addr),
+            (2, 0x1000)
+        );
+        assert_eq!(map(Access::Read.into()).expect("a mapping").flags, 0);
+        for refused in [options.portable(), options.unmapped()] {
+            assert_eq!(map(refused).expect_err("not for mappings").0, Errno::EINVAL);
+        }
+        let file = options.identity().to_abi_map(9, 0);
+        assert_eq!(file.expect_err("no address").0, Errno::EOPNOTSUPP);
     }
 }

@@ -336,7 +336,7 @@ impl RawRegistration {
         Error::new(operation, self.attempt(verb), errno)
     }
 
-    fn attempt(&self, verb: &str) -> String {
+    pub(crate) fn attempt(&self, verb: &str) -> String {
         let Self {
             len, addr, device, ..
         } = self;

@@ -13,7 +13,7 @@ use crate::memory::buffer::Buffer;
 #[cfg(feature = "accelerator")]
 use crate::memory::element::Element;
 use crate::memory::mapping::Mapping;
-use crate::memory::options::{Access, MapOptions};
+use crate::memory::options::{Access, RegisterOptions};
 use crate::memory::query::{RegistrationInfo, State};
 use crate::memory::raw::{all, RawRegistration};
 #[cfg(feature = "accelerator")]
@@ -224,9 +224,11 @@ impl<M> Registration<M> {
     /// [`Access::Read`]; `ENOSPC`: no room among the device addresses, or too many mappings;
     /// `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went away; `EBUSY`:
     /// another context owns the device; `EINVAL`: the device address is not a multiple of the page
-    /// size, or the address bits are not 12 to 64; `ENODEV`: the device is gone.
-    /// [`Error::failure`](crate::Error::failure) has the details.
-    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
+    /// size, the address bits are not 12 to 64, or the options are
+    /// [`portable`](RegisterOptions::portable) or [`unmapped`](RegisterOptions::unmapped);
+    /// `EOPNOTSUPP`: they demand [`identity`](RegisterOptions::identity) for a file; `ENODEV`: the
+    /// device is gone. [`Error::failure`](crate::Error::failure) has the details.
+    pub fn map(&self, options: impl Into<RegisterOptions>) -> Result<Mapping<'_>> {
         Mapping::new(&self.raw, options.into())
     }
 
@@ -245,7 +247,7 @@ impl<M> Registration<M> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    /// `EINVAL`: the memory was registered [`unmapped`](RegisterOptions::unmapped).
     pub fn device_addr(&self) -> Result<u64> {
         self.raw.device_addr()
     }
@@ -386,7 +388,7 @@ impl<T> Registration<Buffer<T>> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    /// `EINVAL`: the memory was registered [`unmapped`](RegisterOptions::unmapped).
     #[cfg(feature = "accelerator")]
     pub fn slice<U: Element>(&self) -> Result<DeviceSlice<'_, U>> {
         let addr = self.device_addr()?;
@@ -412,7 +414,7 @@ impl<T> Registration<Buffer<T>> {
     /// # Errors
     ///
     /// `EACCES`: the memory was registered with [`Access::Read`]; `EINVAL`: the memory was
-    /// registered [`unmapped`](crate::RegisterOptions::unmapped).
+    /// registered [`unmapped`](RegisterOptions::unmapped).
     #[cfg(feature = "accelerator")]
     pub fn slice_mut<U: Element>(&mut self) -> Result<DeviceSliceMut<'_, U>> {
         if self.access() != Access::ReadWrite {

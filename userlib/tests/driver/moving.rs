@@ -6,9 +6,7 @@ use std::thread::yield_now;
 use std::time::Duration;
 
 use nix::libc::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP};
-use pinmap::accelerator::{
-    Accelerator, Advice, ManageOptions, Managed, Place, Reach, StreamOptions,
-};
+use pinmap::accelerator::{Accelerator, Advice, Managed, Place, Reach, StreamOptions};
 use pinmap::inspect::Rule;
 use pinmap::{accelerator, Error, Result};
 use pinmap_testgpu as testgpu;
@@ -148,38 +146,29 @@ fn all_runs_are_told_however_many() {
 fn memory_can_stay_on_the_host() {
     let (fake, gpu) = faulting();
     let memory = vec![0u8; 10 * PAGE];
-    let host = ManageOptions::new().on_host();
-    let range = gpu.manage_with(&memory[..], host).expect("managed");
+    let range = gpu.manage_on_host(&memory[..]).expect("managed");
     assert_eq!((fake.managed().len(), fake.on_host()), (1, 1));
     // Lies in it, and wants no more than it.
     drop(gpu.manage(&memory[PAGE..2 * PAGE]).expect("in it"));
-    drop(
-        gpu.manage_with(&memory[PAGE..2 * PAGE], host)
-            .expect("in it"),
-    );
+    drop(gpu.manage_on_host(&memory[PAGE..2 * PAGE]).expect("in it"));
     drop(range);
     assert_eq!((fake.managed().len(), fake.on_host()), (0, 0));
     let all = gpu.manage_all().expect("managed");
-    for refused in [
-        gpu.manage_with(&memory[..], host),
-        gpu.manage_all_with(host),
-    ] {
+    for refused in [gpu.manage_on_host(&memory[..]), gpu.manage_all_on_host()] {
         let error = refused.expect_err("it moves");
         assert_eq!(error.errno(), EEXIST, "{error}");
         let text = error.to_string();
         assert!(text.contains("managed already, and moves"), "{text}");
     }
     drop(all);
-    let _all = gpu.manage_all_with(host).expect("managed");
+    let _all = gpu.manage_all_on_host().expect("managed");
     assert_eq!((fake.managed().len(), fake.on_host()), (1, 1));
 }
 
 #[test]
 fn a_device_that_cannot_fault_says_so() {
     let gpu = Fake::new().accelerator();
-    let error = gpu
-        .manage_all_with(ManageOptions::new().on_host())
-        .expect_err("it cannot");
+    let error = gpu.manage_all_on_host().expect_err("it cannot");
     assert_eq!(error.errno(), EOPNOTSUPP, "{error}");
     assert!(error.to_string().contains("cannot fault"), "{error}");
 }

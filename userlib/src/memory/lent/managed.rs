@@ -27,37 +27,6 @@ pub(super) struct Range {
     loans: usize,
 }
 
-/// Options for managing memory, for [`Accelerator::manage_with`] and
-/// [`Accelerator::manage_all_with`].
-///
-/// ```no_run
-/// use pinmap::accelerator::{Advice, ManageOptions, Place};
-/// # fn f(gpu: &pinmap::accelerator::Accelerator, table: &[u32]) -> pinmap::Result<()> {
-/// // Only what is advised moves to the device.
-/// let _all = gpu.manage_all_with(ManageOptions::new().on_host())?;
-/// gpu.advise(table, Advice::new().prefer(Place::Vram))?;
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct ManageOptions {
-    on_host: bool,
-}
-
-impl ManageOptions {
-    /// No options: memory moves to the device when the device touches it.
-    pub const fn new() -> Self {
-        Self { on_host: false }
-    }
-
-    /// Leaves memory where it is when the device touches it, unless something else is
-    /// [advised](Accelerator::advise).
-    #[must_use]
-    pub const fn on_host(mut self) -> Self {
-        self.on_host = true;
-        self
-    }
-}
-
 impl Range {
     fn covers(&self, last: usize) -> bool {
         last <= self.last
@@ -133,27 +102,27 @@ impl Accelerator {
     /// without lying in it; `EPERM`: another process opened the device; `ENOSPC`: too many objects;
     /// `ENOMEM`: out of memory; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
     pub fn manage<T>(&self, memory: *const [T]) -> Result<ManagedRange> {
-        self.manage_with(memory, ManageOptions::new())
+        self.manage_memory(memory, false)
     }
 
-    /// Has memory managed as [`manage`](Self::manage) does, with options.
+    /// Has memory managed as [`manage`](Self::manage) does, and leaves it where it is when the
+    /// device touches it, unless something else is [advised](Self::advise).
     ///
     /// ```no_run
     /// # fn f(gpu: &pinmap::accelerator::Accelerator, flags: &[u64]) -> pinmap::Result<()> {
     /// // A touch of the device does not move the flags.
-    /// let _managed = gpu.manage_with(flags, pinmap::accelerator::ManageOptions::new().on_host())?;
+    /// let _managed = gpu.manage_on_host(flags)?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// As for [`manage`](Self::manage); `EEXIST`: it is managed already, without
-    /// [`ManageOptions::on_host`].
-    pub fn manage_with<T>(
-        &self,
-        memory: *const [T],
-        options: ManageOptions,
-    ) -> Result<ManagedRange> {
+    /// As for [`manage`](Self::manage); `EEXIST`: it is managed already, and moves.
+    pub fn manage_on_host<T>(&self, memory: *const [T]) -> Result<ManagedRange> {
+        self.manage_memory(memory, true)
+    }
+
+    fn manage_memory<T>(&self, memory: *const [T], on_host: bool) -> Result<ManagedRange> {
         let (start, count) = (memory.cast::<T>().addr(), memory.len());
         let bytes = count.checked_mul(size_of::<T>());
         let range = bytes.and_then(|bytes| outwards(start, bytes, page_size()));
@@ -165,7 +134,7 @@ impl Accelerator {
             );
             Error::new(Operation::Manage, attempt, Errno::EINVAL)
         })?;
-        self.manage_if(Some((addr, len)), options, true)
+        self.manage_if(Some((addr, len)), on_host, true)
     }
 
     /// Has all addresses of the program managed that the device can translate, as
@@ -183,17 +152,26 @@ impl Accelerator {
     ///
     /// As for [`manage`](Self::manage); `EEXIST`: a range of this context is managed already.
     pub fn manage_all(&self) -> Result<ManagedRange> {
-        self.manage_all_with(ManageOptions::new())
+        self.manage_if(None, false, true)
     }
 
-    /// Has all addresses managed as [`manage_all`](Self::manage_all) does, with options.
+    /// Has all addresses managed as [`manage_all`](Self::manage_all) does, and leaves memory where
+    /// it is, as [`manage_on_host`](Self::manage_on_host) does.
+    ///
+    /// ```no_run
+    /// use pinmap::accelerator::{Advice, Place};
+    /// # fn f(gpu: &pinmap::accelerator::Accelerator, table: &[u32]) -> pinmap::Result<()> {
+    /// // Only what is advised moves to the device.
+    /// let _all = gpu.manage_all_on_host()?;
+    /// gpu.advise(table, Advice::new().prefer(Place::Vram))?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As for [`manage_all`](Self::manage_all); `EEXIST`: all are managed already, without
-    /// [`ManageOptions::on_host`].
-    pub fn manage_all_with(&self, options: ManageOptions) -> Result<ManagedRange> {
-        self.manage_if(None, options, true)
+    /// As for [`manage_all`](Self::manage_all); `EEXIST`: all are managed already, and move.
+    pub fn manage_all_on_host(&self) -> Result<ManagedRange> {
+        self.manage_if(None, true, true)
     }
 
     /// Has pages managed for a value that owns them, given as address and length: by a range of
@@ -204,10 +182,9 @@ impl Accelerator {
         len: usize,
         apart: bool,
     ) -> Result<ManagedRange> {
-        let options = ManageOptions::new();
         let chosen = !Lender::of(self.device()).lock().ranges.is_empty();
         if apart || chosen {
-            return self.manage_if(Some((addr, len)), options, !apart);
+            return self.manage_if(Some((addr, len)), false, !apart);
         }
         match self.manage_all() {
             Ok(mut all) => {
@@ -216,7 +193,7 @@ impl Accelerator {
             }
             // Another thread, or code beside this crate, has managed a range.
             Err(error) if error.errno() == Errno::EEXIST as i32 => {
-                self.manage_if(Some((addr, len)), options, true)
+                self.manage_if(Some((addr, len)), false, true)
             }
             Err(error) => Err(error),
         }
@@ -227,13 +204,13 @@ impl Accelerator {
         &self,
         addr: usize,
         len: usize,
-        options: ManageOptions,
+        on_host: bool,
     ) -> Result<ManagedRange> {
         let device = self.device();
         let lender = Lender::of(device);
         device.note_lending();
         let range = Some((addr, len));
-        let window = manage(device, range, options, abi::PINMAP_MANAGE_WINDOW)?;
+        let window = manage(device, range, on_host, abi::PINMAP_MANAGE_WINDOW)?;
         lender.lock().windows.insert(addr, window);
         let loan = lender.loan(device, Part::Window(addr));
         Ok(ManagedRange { loan, range })
@@ -244,7 +221,7 @@ impl Accelerator {
     fn manage_if(
         &self,
         range: Option<(usize, usize)>,
-        options: ManageOptions,
+        on_host: bool,
         shared: bool,
     ) -> Result<ManagedRange> {
         let device = self.device();
@@ -253,7 +230,7 @@ impl Accelerator {
         let loan = {
             let mut state = lender.lock();
             let first = match covering(&mut state.ranges, addr, last) {
-                Some((_, known)) if !shared || (options.on_host && !known.on_host) => {
+                Some((_, known)) if !shared || (on_host && !known.on_host) => {
                     let cause = match shared {
                         true => "it is managed already, and moves",
                         false => "it lies in a range that is managed already",
@@ -268,7 +245,7 @@ impl Accelerator {
                 }
                 None => {
                     device.note_lending();
-                    state.manage(device, range, options)?;
+                    state.manage(device, range, on_host)?;
                     addr
                 }
             };
@@ -339,16 +316,16 @@ fn covering(
 fn manage(
     device: &Device,
     range: Option<(usize, usize)>,
-    options: ManageOptions,
+    on_host: bool,
     flags: u32,
 ) -> Result<Range> {
     let (addr, len) = range.unwrap_or((0, 0));
-    let on_host = match options.on_host {
+    let host = match on_host {
         true => abi::PINMAP_MANAGE_HOST,
         false => 0,
     };
     let mut args = abi::pinmap_manage {
-        flags: range.map_or(abi::PINMAP_MANAGE_ALL, |_| flags) | on_host,
+        flags: range.map_or(abi::PINMAP_MANAGE_ALL, |_| flags) | host,
         addr: addr as u64,
         length: len as u64,
         ..Default::default()
@@ -363,7 +340,7 @@ fn manage(
     Ok(Range {
         last: range.map_or(usize::MAX, |_| addr + (len - 1)),
         handle: args.out_handle,
-        on_host: options.on_host,
+        on_host,
         loans: 1,
     })
 }
@@ -387,11 +364,11 @@ impl State {
         &mut self,
         device: &Device,
         range: Option<(usize, usize)>,
-        options: ManageOptions,
+        on_host: bool,
     ) -> Result<()> {
         let first = range.map_or(0, |(addr, _)| addr);
         self.ranges
-            .insert(first, manage(device, range, options, 0)?);
+            .insert(first, manage(device, range, on_host, 0)?);
         Ok(())
     }
 }
@@ -411,7 +388,7 @@ impl Lender {
             Some(part) => part,
             // The program has chosen other ranges.
             None if state.unmanageable || !state.ranges.is_empty() => return Ok(None),
-            None => match state.manage(device, None, ManageOptions::new()) {
+            None => match state.manage(device, None, false) {
                 Ok(()) => Part::Range(0),
                 Err(error) => {
                     // `EEXIST`: a process that was forked, or code beside this crate, has managed

@@ -24,7 +24,7 @@ use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::{check_layout, Element};
-use crate::memory::lent::managed::{ManageOptions, ManagedRange};
+use crate::memory::lent::managed::ManagedRange;
 use crate::sys::map::page_size;
 
 use super::owned::{Managed, HUGE};
@@ -48,35 +48,35 @@ pub struct WindowOptions {
     node: Option<u32>,
     huge_pages: bool,
     core_dump: bool,
-    manage: ManageOptions,
+    on_host: bool,
 }
 
 impl WindowOptions {
     /// Options for a window of `len` bytes, a multiple of 2 MiB: at an address that the kernel
     /// chooses, with huge pages, in core dumps, and on the NUMA node that the memory policy
     /// chooses.
-    pub const fn new(len: usize) -> Self {
+    pub fn new(len: usize) -> Self {
         Self {
             len,
             addr: None,
             node: None,
             huge_pages: true,
             core_dump: true,
-            manage: ManageOptions::new(),
+            on_host: false,
         }
     }
 
     /// Sets the address, for the program and for the device: a multiple of 2 MiB at which nothing
     /// is mapped.
     #[must_use]
-    pub const fn at(mut self, addr: usize) -> Self {
+    pub fn at(mut self, addr: usize) -> Self {
         self.addr = Some(addr);
         self
     }
 
     /// Sets the NUMA node from which the host's memory is taken, and no other one (`mbind()`).
     #[must_use]
-    pub const fn node(mut self, node: u32) -> Self {
+    pub fn node(mut self, node: u32) -> Self {
         self.node = Some(node);
         self
     }
@@ -84,7 +84,7 @@ impl WindowOptions {
     /// Asks for no huge pages. Without this, memory comes in huge pages as far as the system has
     /// them. Each moves to the device at once, and comes home at once, as small pages.
     #[must_use]
-    pub const fn without_huge_pages(mut self) -> Self {
+    pub fn without_huge_pages(mut self) -> Self {
         self.huge_pages = false;
         self
     }
@@ -92,7 +92,7 @@ impl WindowOptions {
     /// Keeps the contents out of core dumps of the program (`MADV_DONTDUMP`). Without this, what is
     /// on the device comes home for a dump.
     #[must_use]
-    pub const fn without_core_dump(mut self) -> Self {
+    pub fn without_core_dump(mut self) -> Self {
         self.core_dump = false;
         self
     }
@@ -100,8 +100,8 @@ impl WindowOptions {
     /// Leaves memory where it is when the device touches it, unless something else is
     /// [advised](Accelerator::advise).
     #[must_use]
-    pub const fn on_host(mut self) -> Self {
-        self.manage = self.manage.on_host();
+    pub fn on_host(mut self) -> Self {
+        self.on_host = true;
         self
     }
 }
@@ -319,7 +319,7 @@ impl Accelerator {
             advised.map_err(|errno| Error::new(Operation::Manage, attempt(), errno))?;
         }
         let addr = memory.start.as_ptr().expose_provenance();
-        let range = self.manage_window(addr, len, options.manage)?;
+        let range = self.manage_window(addr, len, options.on_host)?;
         let free = Mutex::new(BTreeMap::from([(0, len)]));
         Ok(Window {
             gpu: self.clone(),
