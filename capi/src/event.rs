@@ -66,12 +66,12 @@ pub unsafe extern "C" fn pinmap_next_event(
             }
             DeviceEvent::Fault {
                 queue,
-                addr,
+                device_addr,
                 packet,
                 ..
             } => {
                 found.event_type = PINMAP_EVENT_TYPE_FAULT;
-                (found.id, found.address, found.packet) = (queue, addr, packet);
+                (found.id, found.address, found.packet) = (queue, device_addr, packet);
             }
             DeviceEvent::Thrashing { range, addr, len } => {
                 found.event_type = PINMAP_EVENT_TYPE_THRASHING;

@@ -54,8 +54,8 @@ def transfer(source, to, count, command):
 buffer = pinmap.empty(2048, "float32")
 buffer.numpy()[:512] = np.arange(512)
 with edu.register(buffer) as memory:
-    transfer(memory.device_address, MEMORY, 2048, FROM_MEMORY)
-    transfer(MEMORY, memory.device_address + 4096, 2048, TO_MEMORY)
+    transfer(memory.device_addr, MEMORY, 2048, FROM_MEMORY)
+    transfer(MEMORY, memory.device_addr + 4096, 2048, TO_MEMORY)
 array = buffer.numpy()
 print(f"the device has written {array[1024:1029]}, and so on")
 assert (array[1024:1536] == np.arange(512)).all() and not array[512:1024].any()

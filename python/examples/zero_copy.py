@@ -26,10 +26,10 @@ def increment(how, memory, before):
     floats[:] = np.arange(1024)
     pinmap.testgpu.increment_f32(stream, memory)
     stream.synchronize()
-    addresses = f"pointer {memory.addr:#x}, device address {memory.device_address:#x}"
+    addresses = f"pointer {memory.addr:#x}, device address {memory.device_addr:#x}"
     print(f"{how}: {addresses}, pages pinned: {pinned() - before}\n  {floats[:10]}")
     assert (floats == np.arange(1, 1025)).all()
-    assert memory.addr == memory.device_address
+    assert memory.addr == memory.device_addr
     del floats
     memory.release()
 
@@ -48,8 +48,8 @@ source.numpy()[:] = np.arange(128)
 stream.copy(target, source)
 stream.synchronize()
 # `numpy()` is an array at this address, which is the device's pointer.
-assert target.addr == target.device_address
-print(f"write-combined, at the device's pointer {target.device_address:#x}:\n{target.numpy()}")
+assert target.addr == target.device_addr
+print(f"write-combined, at the device's pointer {target.device_addr:#x}:\n{target.numpy()}")
 assert (target.numpy() == np.arange(128)).all()
 
 source.release()

@@ -263,15 +263,15 @@ records! {
     /// An event of a device. What its kind does not name is 0.
     DeviceEvent {
         /// "stale": registered memory left the address space, and the device cannot reach it any
-        /// more (id, address, length). "fault": a stream has stopped (id of its queue, the address
-        /// that was refused, packet). "thrashing": managed memory goes to and fro (id, address,
+        /// more (id, addr, length). "fault": a stream has stopped (id of its queue, the device
+        /// address that was refused, packet). "thrashing": managed memory goes to and fro (id, addr,
         /// length). "gone": the device is gone; the last event. "other": an event that this module
         /// does not know, with the driver's number as id.
         kind: String,
         /// The Memory.id or Stream.id that the event is about.
         id: u64,
         /// An address in this program, or of the device.
-        address: u64,
+        addr: u64,
         /// A length in bytes.
         length: u64,
         /// The number of a packet.
@@ -414,10 +414,10 @@ impl From<pinmap::inspect::ManagedStatistics> for Statistics {
 impl From<pinmap::DeviceEvent> for DeviceEvent {
     fn from(event: pinmap::DeviceEvent) -> Self {
         use pinmap::DeviceEvent as From;
-        let make = |kind: &str, id, address, length, packet| Self {
+        let make = |kind: &str, id, addr, length, packet| Self {
             kind: kind.to_owned(),
             id,
-            address,
+            addr,
             length,
             packet,
         };
@@ -425,10 +425,10 @@ impl From<pinmap::DeviceEvent> for DeviceEvent {
             From::Stale { handle, addr, len } => make("stale", handle, addr as u64, len as u64, 0),
             From::Fault {
                 queue,
-                addr,
+                device_addr,
                 packet,
                 ..
-            } => make("fault", queue, addr, 0, packet),
+            } => make("fault", queue, device_addr, 0, packet),
             From::Thrashing { range, addr, len } => {
                 make("thrashing", range, addr as u64, len as u64, 0)
             }

@@ -218,7 +218,7 @@ impl Memory {
     ///
     /// Raises Error (ESTALE) if the memory was released.
     #[getter]
-    fn device_address(&self, py: Python<'_>) -> PyResult<u64> {
+    fn device_addr(&self, py: Python<'_>) -> PyResult<u64> {
         let held = self.held()?;
         detached(py, || held.device_addr(0))
     }
@@ -327,10 +327,10 @@ impl Memory {
         let held = self.held()?;
         let options = options(read_only, at, address_bits);
         let mapping = detached(py, || held.map(options))?;
-        let device_address = mapping.device_addr();
+        let device_addr = mapping.device_addr();
         Ok(Mapping {
             held: Handle::new("mapping", std::sync::Mutex::new(Some(mapping))),
-            device_address,
+            device_addr,
         })
     }
 
@@ -528,15 +528,15 @@ pub(crate) fn options(
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Mapping {
     held: Handle<std::sync::Mutex<Option<dynamic::MemoryMapping>>>,
-    device_address: u64,
+    device_addr: u64,
 }
 
 #[pymethods]
 impl Mapping {
     /// The device address of the first byte.
     #[getter]
-    fn device_address(&self) -> u64 {
-        self.device_address
+    fn device_addr(&self) -> u64 {
+        self.device_addr
     }
 
     /// Takes the address away. Once it is taken away, this does nothing.
@@ -551,7 +551,7 @@ impl Mapping {
     }
 
     fn __repr__(&self) -> String {
-        format!("<pinmap.Mapping at {:#x}>", self.device_address)
+        format!("<pinmap.Mapping at {:#x}>", self.device_addr)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

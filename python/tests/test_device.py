@@ -90,7 +90,7 @@ def test_a_closed_device_refuses_and_what_it_made_stays():
         device.info()
     memory.numpy()[:] = 7
     assert bytes(memory) == b"\x07" * 16
-    assert memory.device_address == memory.addr
+    assert memory.device_addr == memory.addr
     memory.release()
 
 

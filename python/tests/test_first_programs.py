@@ -36,7 +36,7 @@ def test_pinned_memory(gpu, stream):
         testgpu.increment_f32(stream, array)
         stream.synchronize()
         assert array.sum() == 2 * COUNT
-        assert array.ctypes.data == memory.device_address
+        assert array.ctypes.data == memory.device_addr
 
 
 def test_mapped_write_combined_memory(gpu, stream):

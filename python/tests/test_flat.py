@@ -91,8 +91,8 @@ def test_dma_both_ways(edu):
     memory = edu.device.alloc(4096)
     seen = memory.numpy()
     seen[:5] = list(b"hello")
-    edu.read(memory.device_address, 5)
-    edu.write(memory.device_address + 100, 5)
+    edu.read(memory.device_addr, 5)
+    edu.write(memory.device_addr + 100, 5)
     assert bytes(seen[100:105]) == b"hello" and not seen[105:].any()
     del seen
     memory.release()

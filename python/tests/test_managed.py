@@ -14,7 +14,7 @@ COUNT = PAGES * PAGE // 4
 
 def test_the_device_works_on_it_at_the_same_address(gpu, stream):
     with gpu.alloc_managed(COUNT, "float32") as memory:
-        assert memory.kind == "managed" and memory.device_address == memory.addr
+        assert memory.kind == "managed" and memory.device_addr == memory.addr
         memory.numpy()[:] = np.arange(COUNT)
         pinmap.testgpu.increment_f32(stream, memory)
         stream.synchronize()

@@ -79,8 +79,8 @@ def test_more_than_there_is(gpu):
 
 def test_addresses_are_equal(gpu):
     with gpu.alloc((100, 100), "float32") as memory:
-        assert memory.device_address == memory.addr == np.asarray(memory).ctypes.data
-        assert gpu.translate(memory.addr + 4096) == memory.device_address + 4096
+        assert memory.device_addr == memory.addr == np.asarray(memory).ctypes.data
+        assert gpu.translate(memory.addr + 4096) == memory.device_addr + 4096
         assert memory.addr % PAGE == 0
 
 
@@ -149,7 +149,7 @@ def test_release_is_refused_while_numpy_has_a_view(gpu):
     with pytest.raises(BufferError, match="cannot release the memory: 1 view of it exists"):
         memory.release()
     view[:] = 3
-    assert not memory.released and memory.device_address == memory.addr
+    assert not memory.released and memory.device_addr == memory.addr
     more = memoryview(memory)
     with pytest.raises(BufferError, match="2 views of it exist"):
         memory.release()
@@ -208,7 +208,7 @@ def test_released_memory_refuses(gpu, stream):
         with pytest.raises(BufferError, match="the memory was released"):
             attempt(memory)
     for attempt in (
-        lambda: memory.device_address,
+        lambda: memory.device_addr,
         memory.numpy,
         memory.__enter__,
         lambda: stream.fill(memory, 0),

@@ -24,8 +24,8 @@ def test_the_device_reads_and_writes_an_array_in_place(edu):
     with edu.device.register(numbers) as memory:
         assert (memory.kind, memory.shape, memory.dtype) == ("registered", (1024,), "float32")
         assert memory.addr == numbers.ctypes.data and memory.writable and not memory.readonly
-        edu.read(memory.device_address, 32)
-        edu.write(memory.device_address + 64, 32)
+        edu.read(memory.device_addr, 32)
+        edu.write(memory.device_addr + 64, 32)
     assert (numbers[16:24] == np.arange(8)).all() and not numbers[24:].any()
 
 
@@ -82,7 +82,7 @@ def test_registering_keeps_the_array(edu):
     numbers[:] = 4
     gone = weakref.ref(numbers)
     memory = edu.device.register(numbers)
-    addr = memory.device_address
+    addr = memory.device_addr
     del numbers
     gc.collect()
     assert gone() is not None
@@ -135,7 +135,7 @@ def test_an_array_that_can_only_be_read(edu):
         with pytest.raises(ValueError, match="read-only"):
             seen[0] = 1
         del seen
-        edu.read(memory.device_address, 64)
+        edu.read(memory.device_addr, 64)
 
 
 def test_the_iommu_stops_a_device_that_writes_what_it_may_only_read(edu):
@@ -144,15 +144,15 @@ def test_the_iommu_stops_a_device_that_writes_what_it_may_only_read(edu):
     scratch = edu.device.alloc(64, "int32")
     scratch.numpy()[:] = 0x2222
     memory = edu.device.register(numbers, read_only=True)
-    edu.read(scratch.device_address, 256)
-    edu.write(memory.device_address, 256)
+    edu.read(scratch.device_addr, 256)
+    edu.write(memory.device_addr, 256)
     assert (numbers == 0x1111).all()
     # The same transfer to memory that the device may write arrives.
     scratch.numpy()[:] = 0
-    edu.write(scratch.device_address, 256)
+    edu.write(scratch.device_addr, 256)
     assert (scratch.numpy() == 0x2222).all()
-    edu.read(memory.device_address, 256)
-    edu.write(scratch.device_address, 256)
+    edu.read(memory.device_addr, 256)
+    edu.write(scratch.device_addr, 256)
     assert (scratch.numpy() == 0x1111).all()
     memory.release()
     scratch.release()
@@ -203,11 +203,11 @@ def test_twice(gpu):
 def test_identity_and_a_chosen_address(flat):
     numbers = whole_pages(1024)
     with flat.register(numbers, identity=True) as memory:
-        assert memory.device_address == memory.addr
+        assert memory.device_addr == memory.addr
     with flat.register(numbers, at=0x1000_0000) as memory:
-        assert memory.device_address == 0x1000_0000 != memory.addr
+        assert memory.device_addr == 0x1000_0000 != memory.addr
     with flat.register(numbers, address_bits=28) as memory:
-        assert memory.device_address < 1 << 28
+        assert memory.device_addr < 1 << 28
     with pytest.raises(pinmap.Error):
         flat.register(numbers, at=0xFEE0_0000)
 
@@ -233,8 +233,8 @@ def test_a_buffer_is_lent_and_given_back(edu):
     for attempt in (memoryview, np.asarray, lambda it: it.numpy(), edu.device.register):
         with pytest.raises(BufferError, match="take views of what register"):
             attempt(buffer)
-    edu.read(memory.device_address, 2048)
-    edu.write(memory.device_address + 2048, 2048)
+    edu.read(memory.device_addr, 2048)
+    edu.write(memory.device_addr + 2048, 2048)
     memory.release()
     assert (buffer.numpy() == 0x55).all()
 
@@ -267,7 +267,7 @@ def test_memory_of_one_device_is_registered_for_another(gpu, edu, stream):
     with edu.device.register(managed) as memory:
         with pytest.raises(BufferError, match="take views of what register"):
             managed.release()
-        edu.read(memory.device_address, 4096)
+        edu.read(memory.device_addr, 4096)
     managed.release()
 
 
@@ -281,7 +281,7 @@ def test_memory_that_goes_is_stale(gpu):
     assert libc.mmap(memory.addr, memory.nbytes, 3, flags, -1, 0) == memory.addr
     event = gpu.next_event(20)
     assert (event.kind, event.id) == ("stale", memory.id)
-    assert (event.address, event.length) == (memory.addr, memory.nbytes)
+    assert (event.addr, event.length) == (memory.addr, memory.nbytes)
     with pytest.raises(pinmap.NotFound):
         gpu.translate(memory.addr)
     memory.release()
@@ -299,8 +299,8 @@ def test_a_file(edu):
             with pytest.raises(BufferError, match="map the file with mmap"):
                 attempt(memory)
         os.pwrite(file, b"of a file", PAGE)
-        edu.read(memory.device_address, 9)
-        edu.write(memory.device_address + 100, 9)
+        edu.read(memory.device_addr, 9)
+        edu.write(memory.device_addr + 100, 9)
     assert os.pread(file, 9, PAGE + 100) == b"of a file"
     os.close(file)
     with pytest.raises(pinmap.Error) as caught:
@@ -313,18 +313,18 @@ def test_mappings(edu):
     numbers[:] = 1.5
     memory = edu.device.register(numbers)
     mapping = memory.map(at=0x2000_0000)
-    assert mapping.device_address == 0x2000_0000
-    edu.read(mapping.device_address, 64)
+    assert mapping.device_addr == 0x2000_0000
+    edu.read(mapping.device_addr, 64)
     with pytest.raises(pinmap.Error, match=r"there are 1 mappings.*Mapping.unmap") as caught:
         memory.release()
     assert caught.value.errno == errno.EBUSY and not memory.released
     numbers[:16] = 0
-    edu.write(mapping.device_address, 64)
+    edu.write(mapping.device_addr, 64)
     assert (numbers == 1.5).all()
     mapping.unmap()
     mapping.unmap()
     with memory.map(read_only=True) as mapping:
-        assert mapping.device_address
+        assert mapping.device_addr
     memory.release()
 
 

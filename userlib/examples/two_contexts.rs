@@ -96,7 +96,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     let fault = error.fault().ok_or("B's stream stopped without a fault")?;
     println!("B tried to write to A's memory: {fault}");
-    if fault.addr != Some(target) {
+    if fault.device_addr != Some(target) {
         return Err(error.into());
     }
 

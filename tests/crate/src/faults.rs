@@ -35,7 +35,7 @@ fn fault(gpu: &Accelerator, packets: &[Packet]) -> Result<Fault, Box<dyn std::er
     let expected = DeviceEvent::Fault {
         queue: id,
         access: fault.access.unwrap_or(FaultAccess::Read),
-        addr: fault.addr.unwrap_or(0),
+        device_addr: fault.device_addr.unwrap_or(0),
         packet: fault.packet,
     };
     assert_eq!(event, Some(expected));
@@ -57,11 +57,14 @@ pub(crate) fn fault_names_what_was_missing() -> Outcome {
     let write = fault(&gpu, &packets)?;
     assert_eq!(write.access, Some(FaultAccess::Write));
     assert_eq!(write.code, FaultCode::NotPresent);
-    assert_eq!(write.addr, Some(end), "{write}");
+    assert_eq!(write.device_addr, Some(end), "{write}");
     // The first page of the address space is never mapped.
     let read = fault(&gpu, &[packet::copy(0x10, source, 8)])?;
     assert_eq!(read.access, Some(FaultAccess::Read));
-    assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(0x10)));
+    assert_eq!(
+        (read.code, read.device_addr),
+        (FaultCode::NotPresent, Some(0x10))
+    );
     assert_eq!(gpu.counters()?.faults, before + 2);
     Ok(())
 }
@@ -77,7 +80,7 @@ pub(crate) fn fault_after_release() -> Outcome {
     let memory = memory.release()?;
     let fault = fault(&gpu, &[write])?;
     assert_eq!(
-        (fault.code, fault.addr),
+        (fault.code, fault.device_addr),
         (FaultCode::NotPresent, Some(addr))
     );
     let written = 1u32.to_le_bytes();
@@ -96,7 +99,7 @@ pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
     let fault = fault(&gpu, &[packet::fill(addr, PAGE as u64, 0, 0)])?;
     assert_eq!(fault.code, FaultCode::Permission, "{fault}");
     assert_eq!(
-        (fault.access, fault.addr),
+        (fault.access, fault.device_addr),
         (Some(FaultAccess::Write), Some(addr))
     );
     // Reading is allowed.
@@ -153,11 +156,14 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
     ] {
         let write = fault(&theirs, &[packet::fill(addr, 64, 0xff, 0)])?;
         assert_eq!(
-            (write.code, write.addr),
+            (write.code, write.device_addr),
             (FaultCode::NotPresent, Some(addr))
         );
         let read = fault(&theirs, &[packet::copy(addr, own.device_addr(), 64)])?;
-        assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(addr)));
+        assert_eq!(
+            (read.code, read.device_addr),
+            (FaultCode::NotPresent, Some(addr))
+        );
     }
     assert!(own.to_vec().iter().all(|&byte| byte == 0));
     assert!(host.to_vec() == content[..PAGE] && vram.to_vec() == content[..PAGE]);

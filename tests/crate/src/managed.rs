@@ -125,7 +125,7 @@ pub(crate) fn managed_memory_says_why_not() -> Outcome {
         let fault = *error.fault().ok_or("no fault")?;
         assert_eq!(error.errno(), libc::EIO, "{error}");
         assert_eq!(
-            (fault.access, fault.addr, fault.reason, fault.packet),
+            (fault.access, fault.device_addr, fault.reason, fault.packet),
             (Some(access), Some(addr as u64), Some(reason), 0),
             "{error}"
         );
@@ -134,7 +134,7 @@ pub(crate) fn managed_memory_says_why_not() -> Outcome {
         assert!(error.hint().is_some(), "{text}");
         match fault.area {
             None => assert_eq!(reason, FaultReason::Hole),
-            Some(area) => assert!((area.start..area.end).contains(&(addr as u64)), "{area}"),
+            Some(area) => assert!((area.addr..area.addr + area.len).contains(&addr), "{area}"),
         }
     }
     assert!(constant.content(2 * PAGE) == pattern(1, 2 * PAGE));

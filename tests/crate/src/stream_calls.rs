@@ -458,7 +458,7 @@ pub(crate) fn completions_of_a_failed_stream_are_ready() -> Outcome {
         assert!(is_ready(&completion, 10_000)?);
         let error = completion.query().expect_err("it failed");
         assert_eq!(
-            error.fault().and_then(|fault| fault.addr),
+            error.fault().and_then(|fault| fault.device_addr),
             Some(0x10),
             "{error}"
         );

@@ -97,7 +97,7 @@ pub(crate) fn failure_is_told_to_a_stream_of_another_of_two_gpus() -> Outcome {
     failing.record(&event)?;
     waiting.wait_event(&event)?;
     let error = waiting.synchronize().expect_err("what it waits for failed");
-    let addr = error.fault().and_then(|fault| fault.addr);
+    let addr = error.fault().and_then(|fault| fault.device_addr);
     assert_eq!(addr, Some(0x10), "{error}");
     waiting.reset()?;
     spin(&waiting, Duration::ZERO)?;

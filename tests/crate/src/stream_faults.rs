@@ -185,7 +185,7 @@ pub(crate) fn failed_stream_names_the_fault() -> Outcome {
     let fault = failed.fault()?;
     assert_eq!(error.errno(), libc::EIO, "{error}");
     assert_eq!(
-        (fault.access, fault.addr),
+        (fault.access, fault.device_addr),
         (Some(FaultAccess::Write), Some(addr))
     );
     assert_eq!(
@@ -384,7 +384,7 @@ pub(crate) fn dropped_stream_tells_why_it_failed() -> Outcome {
     drop(failing);
     let error = event.synchronize().expect_err("it must not write");
     assert_eq!(
-        error.fault().and_then(|fault| fault.addr),
+        error.fault().and_then(|fault| fault.device_addr),
         Some(addr),
         "{error}"
     );
@@ -392,7 +392,7 @@ pub(crate) fn dropped_stream_tells_why_it_failed() -> Outcome {
     std::thread::sleep(Duration::from_secs(1));
     let error = event.query().expect_err("as before");
     assert_eq!(
-        error.fault().and_then(|fault| fault.addr),
+        error.fault().and_then(|fault| fault.device_addr),
         Some(addr),
         "{error}"
     );

@@ -133,8 +133,8 @@ pub(crate) fn window_tells_its_last_fault() -> Outcome {
     let statistics = window.statistics()?;
     let last = statistics.last_refused.expect("the fault");
     assert_eq!(statistics.refused, 1);
-    assert_eq!(Some(last.addr), fault.addr);
-    assert_eq!(last.addr, (numbers.addr() + PAGE) as u64);
+    assert_eq!(Some(last.addr as u64), fault.device_addr);
+    assert_eq!(last.addr, numbers.addr() + PAGE);
     assert_eq!(last.access, FaultAccess::Write);
     assert_eq!(last.reason, FaultReason::Permission);
     let command = format!("pinmap explain {} {:#x}", process::id(), last.addr);

@@ -59,7 +59,7 @@ pub enum DeviceEvent {
         /// The access that was refused; `Read` if the queue stopped for another reason.
         access: FaultAccess,
         /// The device address of that access, or 0.
-        addr: u64,
+        device_addr: u64,
         /// Index of the packet that stopped the queue.
         packet: u64,
     },
@@ -99,7 +99,7 @@ impl DeviceEvent {
             abi::PINMAP_EVENT_FAULT => Self::Fault {
                 queue: handle,
                 access: FaultAccess::from_abi(access),
-                addr,
+                device_addr: addr,
                 packet: length,
             },
             abi::PINMAP_EVENT_THRASHING => Self::Thrashing {
@@ -335,7 +335,7 @@ mod tests {
         let fault = DeviceEvent::Fault {
             queue: 3,
             access: FaultAccess::Read,
-            addr: 0xdead_0000,
+            device_addr: 0xdead_0000,
             packet: 17,
         };
         assert_eq!(

@@ -14,7 +14,7 @@ use crate::sys::bindings as abi;
 /// # fn f(stream: &pinmap::accelerator::Stream) -> pinmap::Result<()> {
 /// if let Err(error) = stream.synchronize() {
 ///     if let Some(fault) = error.fault() {
-///         println!("packet {}: {} ({:x?})", fault.packet, fault.code, fault.addr);
+///         println!("packet {}: {} ({:x?})", fault.packet, fault.code, fault.device_addr);
 ///     }
 ///     stream.reset()?;
 /// }
@@ -33,7 +33,7 @@ pub struct Fault {
     /// The access that was refused, if one was.
     pub access: Option<FaultAccess>,
     /// The device address of the access that was refused, if one was.
-    pub addr: Option<u64>,
+    pub device_addr: Option<u64>,
     /// The reason why the driver did not let the access through, if it says so.
     pub reason: Option<FaultReason>,
     /// The area of the program's memory around the address, if the address was managed and
@@ -55,9 +55,9 @@ pub struct Fault {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemoryArea {
     /// User address of the first byte.
-    pub start: u64,
-    /// User address behind the last byte.
-    pub end: u64,
+    pub addr: usize,
+    /// Length in bytes.
+    pub len: usize,
     /// Whether the program may read there.
     pub read: bool,
     /// Whether the program may write there.
@@ -72,8 +72,8 @@ impl MemoryArea {
     fn from_abi(query: &abi::pinmap_queue_query) -> Option<Self> {
         let is = |flag| query.out_vma_flags & flag != 0;
         (query.out_vma_end != 0).then(|| Self {
-            start: query.out_vma_start,
-            end: query.out_vma_end,
+            addr: query.out_vma_start as usize,
+            len: query.out_vma_end.saturating_sub(query.out_vma_start) as usize,
             read: is(abi::PINMAP_VMA_READ),
             write: is(abi::PINMAP_VMA_WRITE),
             execute: is(abi::PINMAP_VMA_EXEC),
@@ -88,8 +88,8 @@ impl fmt::Display for MemoryArea {
         write!(
             f,
             "{:x}-{:x} {}{}{}{}",
-            self.start,
-            self.end,
+            self.addr,
+            self.addr + self.len,
             letter(self.read, 'r'),
             letter(self.write, 'w'),
             letter(self.execute, 'x'),
@@ -196,7 +196,7 @@ impl Fault {
             packet: query.out_index,
             code: FaultCode::from_abi(query.out_code),
             access: refused.then(|| FaultAccess::from_abi(query.out_access)),
-            addr: refused.then_some(query.out_addr),
+            device_addr: refused.then_some(query.out_addr),
             reason: FaultReason::from_abi(query.out_reason),
             area: MemoryArea::from_abi(query),
         })
@@ -207,7 +207,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { packet, code, .. } = self;
         write!(f, "packet {packet} stopped the queue: ")?;
-        let (Some(access), Some(addr)) = (self.access, self.addr) else {
+        let (Some(access), Some(addr)) = (self.access, self.device_addr) else {
             return code.fmt(f);
         };
         write!(f, "{access} {addr:#x}, ")?;
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!((fault.queue, fault.packet), (3, 17));
         assert_eq!(fault.code, FaultCode::Permission);
         assert_eq!(fault.access, Some(FaultAccess::Write));
-        assert_eq!(fault.addr, Some(0x7000));
+        assert_eq!(fault.device_addr, Some(0x7000));
         assert_eq!(
             fault.to_string(),
             "packet 17 stopped the queue: it could not write at 0x7000, what is mapped there does \
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn an_error_has_none() {
         let fault = Fault::from_abi(&query(abi::PINMAP_QUEUE_ERROR, 32)).expect("a fault");
-        assert_eq!((fault.access, fault.addr), (None, None));
+        assert_eq!((fault.access, fault.device_addr), (None, None));
         assert_eq!(
             fault.to_string(),
             "packet 17 stopped the queue: it ran for too long (TIMEOUT)"

@@ -107,13 +107,13 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet;
 
     /// Stores 8 bytes, little-endian, at a device address, which is a multiple of 8.
-    fn fence_write(&self, addr: u64, value: u64) -> Packet;
+    fn fence_write(&self, device_addr: u64, value: u64) -> Packet;
 
     /// Waits until the 8 bytes at a device address, little-endian, are at least `value`.
-    fn fence_wait(&self, addr: u64, value: u64) -> Packet;
+    fn fence_wait(&self, device_addr: u64, value: u64) -> Packet;
 
     /// Stores the device's clock in nanoseconds, 8 bytes, little-endian, at a device address.
-    fn timestamp(&self, addr: u64) -> Packet;
+    fn timestamp(&self, device_addr: u64) -> Packet;
 
     /// Stores a *stamp* at a device address, which is a multiple of 32: four numbers of 8 bytes,
     /// little-endian. First the device's clock; then, of the packet before this one in the queue,
@@ -123,8 +123,8 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     ///
     /// [Traces](crate::inspect::trace) use it. For a device that cannot do that it is `None`, as it
     /// is by default, and traces tell less.
-    fn stamp(&self, addr: u64) -> Option<Packet> {
-        let _ = addr;
+    fn stamp(&self, device_addr: u64) -> Option<Packet> {
+        let _ = device_addr;
         None
     }
 

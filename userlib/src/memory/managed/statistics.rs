@@ -68,8 +68,8 @@ pub struct ManagedStatistics {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RefusedAccess {
-    /// The address that the device accessed.
-    pub addr: u64,
+    /// The address that the device accessed, of the program and of the device.
+    pub addr: usize,
     /// The access that the device wanted.
     pub access: FaultAccess,
     /// Why it was refused.
@@ -106,7 +106,7 @@ impl ManagedRange {
             host_time: Duration::from_nanos(args.out_host_ns),
             refused: args.out_refused,
             last_refused: FaultReason::from_abi(args.out_last_reason).map(|reason| RefusedAccess {
-                addr: args.out_last_addr,
+                addr: args.out_last_addr as usize,
                 access: FaultAccess::from_abi(args.out_last_access),
                 reason,
             }),
