@@ -72,9 +72,7 @@ pub unsafe extern "C" fn pinmap_register(
         let register = register_options(&given);
         // SAFETY: The program has the memory until it is released, by the rules of C, which has no
         // references.
-        let memory = unsafe {
-            pinmap_dynamic::Memory::register(device, first, length, given.access(), register)?
-        };
+        let memory = unsafe { pinmap_dynamic::Memory::register(device, first, length, register)? };
         Ok(Memory(memory))
     })
 }

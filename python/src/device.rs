@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Devices: opening one, what it is, and what is made from it.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use pinmap::accelerator::{Accelerator, ManagedRange, StreamOptions};
-use pinmap::{AllocOptions, DmaBuf, ErrorKind};
+use pinmap::accelerator::StreamOptions;
+use pinmap::{DmaBuf, ErrorKind};
 use pinmap_dynamic as dynamic;
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::bar::Bar;
-use crate::buffer::Buffer;
 use crate::dtype::{Dtype, Layout};
 use crate::error::{detached, invalid, raise};
 use crate::event::Event;
@@ -25,71 +22,11 @@ use crate::handle::Handle;
 use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Prefetched, Residency, Totals};
 use crate::interrupt::Interrupt;
 use crate::managed::{self, advice, place, Part};
-use crate::memory::{access, options, Kind, Memory};
+use crate::memory::{alloc_options, options, Kind, Memory};
+use crate::shared::Shared;
+use crate::source::Source;
 use crate::stream::Stream;
-use crate::view::view_of;
 use crate::wait::{coroutine, wait};
-
-/// State that all objects of a device share.
-pub(crate) struct Shared {
-    pub(crate) device: pinmap::Device,
-    accelerator: OnceLock<Accelerator>,
-    /// All of the program's memory as managed memory, once somebody has asked for that.
-    all: OnceLock<ManagedRange>,
-    /// Memory with an address, by the address and the number.
-    known: Mutex<BTreeMap<(usize, u64), Weak<dynamic::Memory>>>,
-}
-
-impl Shared {
-    /// The device as one with queues.
-    pub(crate) fn accelerator(&self) -> dynamic::Result<&Accelerator> {
-        if let Some(accelerator) = self.accelerator.get() {
-            return Ok(accelerator);
-        }
-        let accelerator = pinmap_testgpu::accelerator(&self.device)?;
-        Ok(self.accelerator.get_or_init(|| accelerator))
-    }
-
-    /// Has all of the program's memory managed, as for arrays that streams name, unless the program
-    /// has chosen ranges.
-    pub(crate) fn manage_all(&self) -> dynamic::Result<()> {
-        if self.all.get().is_some() {
-            return Ok(());
-        }
-        match self.accelerator()?.manage_all() {
-            Ok(all) => drop(self.all.set(all)),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Weak<dynamic::Memory>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has arrays in this memory found.
-    pub(crate) fn know(&self, memory: &Arc<dynamic::Memory>) {
-        let mut known = self.known();
-        // Once in a while, so that it costs nothing: memory that nobody has released by name.
-        if known.len().is_power_of_two() {
-            known.retain(|_, memory| memory.strong_count() != 0);
-        }
-        known.insert((memory.addr(), memory.id()), Arc::downgrade(memory));
-    }
-
-    pub(crate) fn forget(&self, memory: &dynamic::Memory) {
-        self.known().remove(&(memory.addr(), memory.id()));
-    }
-
-    /// The memory in which these bytes are.
-    pub(crate) fn find(&self, addr: usize, len: usize) -> Option<Arc<dynamic::Memory>> {
-        let known = self.known();
-        let before = known.range(..=(addr, u64::MAX)).rev();
-        let mut alive = before.filter_map(|(_, memory)| memory.upgrade());
-        alive.find(|memory| addr - memory.addr() + len <= memory.len())
-    }
-}
 
 /// An open device. What is made from it keeps it open. Made by open(), find() and
 /// find_accelerator().
@@ -102,14 +39,8 @@ pub(crate) struct Device {
 impl Device {
     fn new(device: pinmap::Device) -> Self {
         let path = device.path().to_string_lossy().into_owned();
-        let shared = Arc::new(Shared {
-            device,
-            accelerator: OnceLock::new(),
-            all: OnceLock::new(),
-            known: Mutex::default(),
-        });
         Self {
-            held: Handle::new("device", shared),
+            held: Handle::new("device", Arc::new(Shared::new(device))),
             path,
         }
     }
@@ -169,114 +100,6 @@ pub(crate) fn list(py: Python<'_>) -> PyResult<Vec<DeviceNode>> {
     Ok(nodes.into_iter().map(Into::into).collect())
 }
 
-/// Keeps memory that a device may reach, by a view of the object of Python that has it.
-pub(crate) struct Kept {
-    pub(crate) _view: PyUntypedBuffer,
-}
-
-/// Memory of this module that is registered, and has no views until it is released.
-enum Lent {
-    Buffer(Py<Buffer>),
-    Memory(Py<Memory>),
-}
-
-impl Lent {
-    fn end(&self, py: Python<'_>) {
-        match self {
-            Self::Buffer(buffer) => buffer.bind(py).get().views().open(),
-            Self::Memory(memory) => memory.bind(py).get().views().open(),
-        }
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        // When the interpreter is gone, nobody asks for views.
-        Python::try_attach(|py| self.end(py));
-    }
-}
-
-/// Memory that is to be registered or managed.
-struct Source {
-    addr: usize,
-    len: usize,
-    layout: Layout,
-    read_only: bool,
-    keep: Box<dyn FnOnce(&dynamic::Memory)>,
-}
-
-const LENT: &str = "the memory is registered: take views of what register() has returned";
-
-impl Source {
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(buffer) = object.cast::<Buffer>() {
-            let (addr, layout) = buffer.get().contents();
-            let layout = Layout::new(layout.dtype, &layout.counts())?;
-            if !buffer.get().views().close("register the memory", LENT)? {
-                return Err(PyBufferError::new_err(LENT));
-            }
-            let lent = Lent::Buffer(buffer.clone().unbind());
-            return Ok(Self {
-                addr,
-                // All of the pages, which nothing else is in.
-                len: layout.room().next_multiple_of(4096),
-                layout,
-                read_only: false,
-                keep: Box::new(move |memory| memory.keep(lent)),
-            });
-        }
-        if let Ok(memory) = object.cast::<Memory>() {
-            let (addr, layout, read_only) = memory.get().contents()?;
-            let layout = Layout::new(layout.dtype, &layout.counts())?;
-            if !memory.get().views().close("register the memory", LENT)? {
-                return Err(PyBufferError::new_err(LENT));
-            }
-            let lent = Lent::Memory(memory.clone().unbind());
-            let len = memory.get().held()?.len();
-            return Ok(Self {
-                addr,
-                len,
-                layout,
-                read_only,
-                keep: Box::new(move |memory| memory.keep(lent)),
-            });
-        }
-        let Ok(view) = view_of(object) else {
-            let kind = object.get_type().name()?;
-            let text = format!("a {kind} is no memory: an object with the buffer protocol is");
-            return Err(PyTypeError::new_err(text));
-        };
-        if view.len_bytes() == 0 {
-            return Err(invalid(
-                "the array is empty: it has no page that could be registered or managed, and \
-                 streams take it as it is",
-            ));
-        }
-        if !view.is_c_contiguous() {
-            return Err(invalid(match view.is_fortran_contiguous() {
-                true => {
-                    "the elements of the array follow each other column after column: its \
-                         transpose, array.T, has them row after row in the same memory"
-                }
-                false => "the elements of the array do not follow each other",
-            }));
-        }
-        // Elements that this module has no name for are bytes to it.
-        let layout = match Dtype::of_view(object, &view)? {
-            Some(dtype) => Layout::new(dtype, view.shape())?,
-            None => Layout::new(Dtype::bytes(), &[view.len_bytes()])?,
-        };
-        let (addr, read_only) = (view.buf_ptr().expose_provenance(), view.readonly());
-        Ok(Self {
-            addr,
-            len: layout.bytes,
-            layout,
-            read_only,
-            keep: Box::new(move |memory| memory.keep(Kept { _view: view })),
-        })
-    }
-}
-
 /// A file descriptor of our own for one that Python names.
 fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     let fail = |errno| {
@@ -291,17 +114,6 @@ fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     borrowed
         .try_clone_to_owned()
         .map_err(|_| fail(Errno::EBADF))
-}
-
-fn alloc_options(write_combined: bool, node: Option<u32>, portable: bool) -> AllocOptions {
-    let mut options = AllocOptions::new();
-    if write_combined {
-        options = options.write_combined();
-    }
-    if portable {
-        options = options.portable();
-    }
-    node.map_or(options, |node| options.node(node))
 }
 
 #[pymethods]
@@ -443,18 +255,15 @@ impl Device {
         address_bits: Option<u32>,
     ) -> PyResult<Memory> {
         let (py, shared) = (slf.py(), slf.get().shared()?);
-        let mut options = options(read_only, None, address_bits);
+        let mut options = options(read_only, at, address_bits);
         if round_outwards {
             options = options.round_outwards();
         }
         if portable {
             options = options.portable();
         }
-        if identity {
+        if identity && at.is_none() {
             options = options.identity();
-        }
-        if let Some(at) = at {
-            options = options.at(at);
         }
         let source = Source::of(memory)?;
         if source.read_only && !read_only {
@@ -462,33 +271,7 @@ impl Device {
                 "the object can only be read: register it with read_only=True",
             ));
         }
-        let (addr, len) = (source.addr, source.len);
-        let mut signals = 0;
-        let registered = loop {
-            // Not for ever, or a timer that is quicker than this would let it never succeed.
-            let options = match signals {
-                0..8 => options.interruptible(),
-                _ => options,
-            };
-            let attempt = py.detach(|| {
-                let first = std::ptr::with_exposed_provenance_mut(addr);
-                // SAFETY: The object keeps the memory, and is kept until it is released. What
-                // Python does to the bytes meanwhile is no access of Rust's.
-                unsafe {
-                    let access = access(read_only);
-                    dynamic::Memory::register(&shared.device, first, len, access, options)
-                }
-            });
-            match attempt {
-                // A signal: a handler that raises an exception ends this.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {
-                    signals += 1;
-                    py.check_signals()?;
-                }
-                Err(error) => return Err(raise(hinted(error, round_outwards))),
-                Ok(memory) => break memory,
-            }
-        };
+        let registered = source.register(py, &shared.device, options, round_outwards)?;
         (source.keep)(&registered);
         Memory::new(
             slf,
@@ -757,20 +540,5 @@ impl Device {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
         self.close();
-    }
-}
-
-/// The error of a registration, with what helps an array, which is hardly ever whole pages.
-fn hinted(error: dynamic::Error, round_outwards: bool) -> dynamic::Error {
-    match (error.kind(), round_outwards) {
-        (ErrorKind::AlreadyExists, true) => error.with_hint(
-            "perhaps an array that is registered has a page in common with this one: \
-             `pinmap.empty()` and `alloc()` make arrays in pages of their own, and streams take \
-             any array without registering it",
-        ),
-        (ErrorKind::InvalidInput, false) if error.hint().is_none() => error.with_hint(
-            "`round_outwards=True` takes the pages around it, `pinmap.empty()` whole ones",
-        ),
-        _ => error,
     }
 }

@@ -264,9 +264,9 @@ records! {
     DeviceEvent {
         /// "stale": registered memory left the address space, and the device cannot reach it any
         /// more (id, addr, length). "fault": a stream has stopped (id of its queue, the device
-        /// address that was refused, packet). "thrashing": managed memory goes to and fro (id, addr,
-        /// length). "gone": the device is gone; the last event. "other": an event that this module
-        /// does not know, with the driver's number as id.
+        /// address that was refused, packet). "thrashing": managed memory goes to and fro (id,
+        /// addr, length). "gone": the device is gone; the last event. "other": an event that this
+        /// module does not know, with the driver's number as id.
         kind: String,
         /// The Memory.id or Stream.id that the event is about.
         id: u64,

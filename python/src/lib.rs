@@ -23,8 +23,11 @@ mod handle;
 mod info;
 mod interrupt;
 mod managed;
+mod mapping;
 mod memory;
 mod operand;
+mod shared;
+mod source;
 mod stream;
 mod testgpu;
 mod view;
@@ -53,7 +56,9 @@ mod _pinmap {
     #[pymodule_export]
     use crate::interrupt::Interrupt;
     #[pymodule_export]
-    use crate::memory::{Mapping, Memory};
+    use crate::mapping::Mapping;
+    #[pymodule_export]
+    use crate::memory::Memory;
     #[pymodule_export]
     use crate::stream::{Completion, Stream};
     #[pymodule_export]

@@ -10,10 +10,12 @@ use pinmap_dynamic as dynamic;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::device::{Device, Kept, Shared};
+use crate::device::Device;
 use crate::error::{detached, invalid};
 use crate::info::{Prefetched, Residency};
 use crate::memory::Memory;
+use crate::shared::Shared;
+use crate::source::Kept;
 use crate::view::view_of;
 
 /// The place that an argument names: a device, which must be the memory's, or a word.

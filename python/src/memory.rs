@@ -6,7 +6,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use pinmap::{Access, ErrorKind, RegisterOptions};
+use pinmap::{Access, AllocOptions, ErrorKind, RegisterOptions};
 use pinmap_dynamic as dynamic;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -14,13 +14,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::buffer::{as_numpy, converted, length, take_back};
-use crate::device::{Device, Shared};
+use crate::device::Device;
 use crate::dlpack;
 use crate::dtype::Layout;
 use crate::error::{detached, invalid, raise, unsupported};
 use crate::handle::Handle;
 use crate::info::{Prefetched, Residency, Statistics};
 use crate::managed::{self, advice, place, Part};
+use crate::mapping::Mapping;
+use crate::shared::Shared;
 use crate::view::{fill, Views};
 
 /// Why there is no view of memory that was released.
@@ -326,12 +328,7 @@ impl Memory {
     ) -> PyResult<Mapping> {
         let held = self.held()?;
         let options = options(read_only, at, address_bits);
-        let mapping = detached(py, || held.map(options))?;
-        let device_addr = mapping.device_addr();
-        Ok(Mapping {
-            held: Handle::new("mapping", std::sync::Mutex::new(Some(mapping))),
-            device_addr,
-        })
+        Ok(Mapping::new(detached(py, || held.map(options))?))
     }
 
     /// Exports allocated memory, or a registered file, as a dma-buf. Returns its file descriptor,
@@ -524,56 +521,17 @@ pub(crate) fn options(
     address_bits.map_or(options, |bits| options.address_bits(bits))
 }
 
-/// A device address that memory has besides its first one. Made by Memory.map().
-#[pyclass(module = "pinmap", frozen)]
-pub(crate) struct Mapping {
-    held: Handle<std::sync::Mutex<Option<dynamic::MemoryMapping>>>,
-    device_addr: u64,
-}
-
-#[pymethods]
-impl Mapping {
-    /// The device address of the first byte.
-    #[getter]
-    fn device_addr(&self) -> u64 {
-        self.device_addr
+pub(crate) fn alloc_options(
+    write_combined: bool,
+    node: Option<u32>,
+    portable: bool,
+) -> AllocOptions {
+    let mut options = AllocOptions::new();
+    if write_combined {
+        options = options.write_combined();
     }
-
-    /// Takes the address away. Once it is taken away, this does nothing.
-    ///
-    /// Raises Error: EIO, the IOMMU or the device failed; the device is cut off from all memory.
-    fn unmap(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(held) = self.held.take()? else {
-            return Ok(());
-        };
-        let mapping = held.lock().map_err(|_| poisoned())?.take();
-        detached(py, || mapping.map_or(Ok(()), dynamic::MemoryMapping::unmap))
+    if portable {
+        options = options.portable();
     }
-
-    fn __repr__(&self) -> String {
-        format!("<pinmap.Mapping at {:#x}>", self.device_addr)
-    }
-
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    #[pyo3(signature = (exception = None, *_more))]
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        exception: Option<&Bound<'_, PyAny>>,
-        _more: &Bound<'_, PyTuple>,
-    ) -> PyResult<()> {
-        unless_failing(exception, self.unmap(py))
-    }
-}
-
-fn poisoned() -> PyErr {
-    let text = "a thread panicked, which is a bug of pinmap";
-    raise(dynamic::Error::new(
-        Errno::ENOTRECOVERABLE,
-        ErrorKind::Other,
-        text,
-    ))
+    node.map_or(options, |node| options.node(node))
 }

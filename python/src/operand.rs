@@ -10,10 +10,11 @@ use pinmap_dynamic::{Error, Memory as Held};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::device::{Kept, Shared};
 use crate::dtype::Dtype;
 use crate::error::{invalid, raise};
 use crate::memory::{access, Memory};
+use crate::shared::Shared;
+use crate::source::Kept;
 use crate::view::view_of;
 
 /// A part of memory that work names.

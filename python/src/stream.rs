@@ -10,13 +10,14 @@ use pinmap_dynamic as dynamic;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::device::{Device, Shared};
+use crate::device::Device;
 use crate::error::{detached, invalid, raise, unsupported};
 use crate::event::Event;
 use crate::handle::Handle;
 use crate::managed::place;
 use crate::memory::unless_failing;
 use crate::operand::Operand;
+use crate::shared::Shared;
 use crate::wait::{coroutine, wait};
 
 /// A stream: a queue of work that the device does in order, while the program does something else.

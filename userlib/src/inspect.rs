@@ -4,9 +4,11 @@
 //! traces.
 
 #[cfg(feature = "accelerator")]
-pub use crate::device::accelerator::{Counters, EngineCounters, Target, Walk};
+pub use crate::device::counters::{Counters, EngineCounters};
 pub use crate::device::info::{BarInfo, Memlock, PageSizes, Reserved, ReservedKind};
 pub use crate::device::totals::{FaultTotals, Total, Totals};
+#[cfg(feature = "accelerator")]
+pub use crate::device::walk::{Target, Walk};
 pub use crate::memory::cache::CacheStatistics;
 #[cfg(feature = "accelerator")]
 pub use crate::memory::managed::residency::{ParseRuleError, Residency, ResidencySums, Rule, Run};

@@ -253,7 +253,7 @@ pub use device::Device;
 pub use error::failure::{Failure, Reason};
 pub use error::fault::FaultAccess;
 pub use error::{Error, ErrorKind, ErrorWith, Operation, RegisterAllError, Result};
-pub use memory::alloc_options::AllocOptions;
+pub use memory::alloc::AllocOptions;
 pub use memory::allocation::Allocation;
 pub use memory::buffer::{Buffer, Pages};
 pub use memory::cache::{Cache, Cached};

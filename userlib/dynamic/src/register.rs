@@ -43,7 +43,6 @@ impl Memory {
         device: &Device,
         first: *mut u8,
         len: usize,
-        access: Access,
         options: RegisterOptions,
     ) -> Result<Arc<Self>> {
         let addr = first.expose_provenance();
@@ -51,7 +50,7 @@ impl Memory {
         let memory = unsafe { device.register_raw(first, len, options)? };
         let (id, start) = (memory.handle(), memory.device_addr()?);
         // SAFETY: As above. The slices are not used after the registration was released.
-        let whole = unsafe { whole(device, first, start, len, access) };
+        let whole = unsafe { whole(device, first, start, len, memory.access()) };
         let owner = Owner::Registration(Kept::new(memory));
         Ok(Self::new(device, (addr, len), id, owner, whole))
     }

@@ -8,11 +8,15 @@
 #[cfg(feature = "accelerator")]
 pub(crate) mod accelerator;
 pub(crate) mod bar;
+#[cfg(feature = "accelerator")]
+pub(crate) mod counters;
 pub(crate) mod event;
 pub(crate) mod extension;
 pub(crate) mod info;
 pub(crate) mod interrupt;
 pub(crate) mod totals;
+#[cfg(feature = "accelerator")]
+pub(crate) mod walk;
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapRaw;
 use nix::errno::Errno;
 
 #[cfg(feature = "accelerator")]
@@ -17,12 +17,10 @@ use crate::device::info::Kind;
 use crate::device::Device;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
-use crate::memory::alloc_options::AllocOptions;
-use crate::memory::element::{check_layout, Element};
+use crate::memory::element::Element;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::{View, Vram};
-use crate::sys::map::{page_size, Map};
-use crate::sys::trace::span;
+use crate::sys::map::Map;
 use crate::sys::{bindings as abi, ioctl};
 
 /// Where memory is, or is to be: an [`Allocation`], or managed memory.
@@ -85,84 +83,6 @@ pub(crate) enum Mapped {
     Vram(Vram),
 }
 
-impl Device {
-    /// Allocates pinned host memory for `count` elements, zeroed, and maps it for the device, at
-    /// the user address if the IOMMU allows that, on a paged device always. On a flat one this
-    /// makes the context the owner; one that drives few address bits needs registered memory
-    /// ([`address_bits`](crate::RegisterOptions::address_bits)).
-    ///
-    /// The memory is whole pages, huge ones if possible, and is charged to `RLIMIT_MEMLOCK` as
-    /// registered memory is.
-    ///
-    /// ```no_run
-    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
-    /// let mut ring = device.alloc::<u64>(512)?;
-    /// ring.set(0, 0x8000_0000_0000_0001)?;
-    /// device.bar(0)?.write(0x10, ring.device_addr())?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOMEM`: over
-    /// `RLIMIT_MEMLOCK`, or out of memory; `ENOSPC`: too many registrations and allocations;
-    /// `EBUSY`: another context owns the device; `EPERM`: another process opened the device;
-    /// `ENODEV`: the device is gone. [`Error::failure`](crate::Error::failure) has the details.
-    pub fn alloc<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
-        self.alloc_with(count, AllocOptions::new())
-    }
-
-    /// Allocates host memory as [`alloc`](Self::alloc) does, of the kind that the options say.
-    ///
-    /// ```no_run
-    /// use pinmap::AllocOptions;
-    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
-    /// // The CPU only writes it, in bursts.
-    /// let commands = device.alloc_with::<u64>(4096, AllocOptions::new().write_combined())?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`alloc`](Self::alloc); `EINVAL`: there is no such NUMA node, or it has no memory;
-    /// `EOPNOTSUPP`: this architecture has no write-combined memory.
-    pub fn alloc_with<T: Element>(
-        &self,
-        count: usize,
-        options: AllocOptions,
-    ) -> Result<Allocation<T>> {
-        Allocation::new(self, count, Place::Host, options)
-    }
-}
-
-#[cfg(feature = "accelerator")]
-impl Accelerator {
-    /// Allocates memory of the device for `count` elements, zeroed. The device address equals the
-    /// user address.
-    ///
-    /// ```no_run
-    /// # use pinmap::accelerator::{Accelerator, Stream};
-    /// # use pinmap::Result;
-    /// # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
-    /// let host = gpu.alloc_from(&[1.0f32; 1024])?;
-    /// let mut local = gpu.alloc_vram::<f32>(1024)?;
-    /// stream.scope(|work| work.copy(&host, &mut local))?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::failure`](crate::Error::failure) has the details.
-    ///
-    /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOSPC`: no
-    /// free piece of the device's memory is that long, or too many registrations and allocations;
-    /// `ENOMEM`: out of memory or address space; `EPERM`: another process opened the device;
-    /// `ENODEV`: the device is gone.
-    pub fn alloc_vram<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
-        Allocation::new(self.device(), count, Place::Vram, AllocOptions::new())
-    }
-}
-
 /// A handle of the driver that is released when this is dropped, unless an allocation takes it
 /// over.
 pub(crate) struct HandleGuard<'a> {
@@ -184,52 +104,14 @@ impl Drop for HandleGuard<'_> {
 }
 
 impl<T: Element> Allocation<T> {
-    fn new(device: &Device, count: usize, place: Place, options: AllocOptions) -> Result<Self> {
-        let what = match place {
-            Place::Host => "pinned memory",
-            Place::Vram => "memory of the device",
-        };
-        const { check_layout::<T>() }
-        let attempt = || {
-            let size = size_of::<T>();
-            match size {
-                1 => format!("allocate {count} bytes of {what} with {device}"),
-                _ => format!("allocate {what} for {count} elements of {size} bytes with {device}"),
-            }
-        };
-        let length = length(count, size_of::<T>(), page_size()).map_err(|(errno, cause)| {
-            Error::refused(Operation::Allocate, attempt(), errno, cause)
-        })?;
-        let fail = |errno| Error::new(Operation::Allocate, attempt(), errno);
-        span!("allocate", len = length, vram = place == Place::Vram);
-
-        let mut args = options.to_abi(length);
-        if place == Place::Vram {
-            args.flags |= abi::PINMAP_ALLOC_VRAM;
-        }
-        ioctl::alloc(device.as_fd(), &mut args)
-            .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
-        let handle = HandleGuard::new(device, args.out_handle);
-        let map = MmapOptions::new()
-            .offset(args.out_offset)
-            .len(length)
-            .map_raw(device.file())
-            .map_err(|error| Error::from_io(Operation::Allocate, attempt(), &error))?;
-        let portable = options.is_portable();
-        Self::map(device, handle, Mapped::new(map, place), count)
-            .map(|mut memory| {
-                memory.portable = portable;
-                memory
-            })
-            .map_err(|(errno, failure)| fail(errno).with_failure(failure))
-    }
-
-    /// Maps memory of `len` elements for the device, and takes the handle over.
+    /// Maps memory of `len` elements for the device, and takes the handle over. `portable`: other
+    /// devices of the process have it at the same address.
     pub(crate) fn map(
         device: &Device,
         handle: HandleGuard<'_>,
         memory: Mapped,
         len: usize,
+        portable: bool,
     ) -> Result<Self, (Errno, Option<Failure>)> {
         let device_addr = map_for(device, handle.handle, memory.addr())
             .map_err(|(errno, fail)| (errno, Failure::from_abi(&fail)))?;
@@ -240,7 +122,7 @@ impl<T: Element> Allocation<T> {
             device_addr,
             memory,
             len,
-            portable: false,
+            portable,
             elements: PhantomData,
         })
     }
@@ -291,8 +173,8 @@ impl<T: Element> Allocation<T> {
         DeviceSliceMut::new(self.slice())
     }
 
-    /// Borrows [portable](AllocOptions::portable) memory as a slice that another accelerator of
-    /// this program can read.
+    /// Borrows [portable](crate::AllocOptions::portable) memory as a slice that another accelerator
+    /// of this program can read.
     ///
     /// ```no_run
     /// use pinmap::accelerator::{Accelerator, Stream};
@@ -595,18 +477,6 @@ fn release(device: &Device, handle: u64) -> Result<(), Errno> {
     ioctl::release(device.as_fd(), &mut args)
 }
 
-/// The length of an allocation in bytes: whole pages for `count` elements of `size` bytes.
-fn length(count: usize, size: usize, page: usize) -> Result<usize, (Errno, &'static str)> {
-    if count == 0 {
-        return Err((Errno::EINVAL, "there must be at least one element"));
-    }
-    count
-        .checked_mul(size)
-        .and_then(|bytes| bytes.checked_next_multiple_of(page))
-        .filter(|&bytes| isize::try_from(bytes).is_ok())
-        .ok_or((Errno::EOVERFLOW, "no address space is that large"))
-}
-
 impl<T> Drop for Allocation<T> {
     fn drop(&mut self) {
         // Even after an error, the driver frees the pages only when neither the device nor this
@@ -637,6 +507,3 @@ impl<T> fmt::Debug for Allocation<T> {
             .finish()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -166,11 +166,10 @@ impl Device {
             .len(length)
             .map_raw(dma_buf.0.as_raw_fd())
             .map_err(|error| Error::from_io(Operation::Import, attempt(), &error))?;
-        Allocation::map(self, handle, Mapped::new(map, Place::Host), len).map_err(
-            |(errno, failure)| {
-                Error::new(Operation::Import, attempt(), errno).with_failure(failure)
-            },
-        )
+        let memory = Mapped::new(map, Place::Host);
+        Allocation::map(self, handle, memory, len, false).map_err(|(errno, failure)| {
+            Error::new(Operation::Import, attempt(), errno).with_failure(failure)
+        })
     }
 }
 

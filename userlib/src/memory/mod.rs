@@ -9,7 +9,7 @@
 //! [`slice`]. Ordinary slices are [`lent`] for as long as the work takes. Where the device can
 //! fault, their pages move between host and device ([`managed`]).
 
-pub(crate) mod alloc_options;
+pub(crate) mod alloc;
 pub(crate) mod allocation;
 pub(crate) mod buffer;
 pub(crate) mod cache;

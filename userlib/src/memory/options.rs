@@ -290,8 +290,8 @@ impl RegisterOptions {
         }
     }
 
-    /// The options as arguments of the ioctl that maps a registration, of which the first page is at
-    /// this user address. Says why if they are not for mappings.
+    /// The options as arguments of the ioctl that maps a registration, of which the first page is
+    /// at this user address. Says why if they are not for mappings.
     pub(crate) fn to_abi_map(
         self,
         handle: u64,

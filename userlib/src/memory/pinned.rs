@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
-use crate::memory::alloc_options::AllocOptions;
+use crate::memory::alloc::AllocOptions;
 use crate::memory::allocation::Allocation;
 use crate::memory::element::{bytes_of, bytes_of_mut, Element};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
@@ -145,7 +145,7 @@ impl Accelerator {
     /// As for [`Device::alloc_with`]; `EINVAL`: the options say
     /// [`portable`](AllocOptions::portable), for which there is [`Device::alloc_with`].
     pub fn alloc_with<T: Element>(&self, count: usize, options: AllocOptions) -> Result<Pinned<T>> {
-        if options.is_portable() {
+        if options.portable {
             let attempt = format!("allocate pinned memory with {}", self.device());
             let cause = "portable memory is reached by other devices, too";
             let error = Error::refused(Operation::Allocate, attempt, Errno::EINVAL, cause);

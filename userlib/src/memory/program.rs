@@ -25,8 +25,8 @@ use crate::memory::options::{Access, RegisterOptions};
 use crate::memory::raw::RawRegistration;
 use crate::memory::registration::Registration;
 
-/// Memory of the program that can be registered where it is: a value that owns or borrows a slice of
-/// elements.
+/// Memory of the program that can be registered where it is: a value that owns or borrows a slice
+/// of elements.
 ///
 /// [`Accelerator::register`](crate::accelerator::Accelerator::register) takes all of it, and
 /// [`Device::register`] what is a [`ReadMemory`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of allocations.
+//! Tests of allocating.
 
 use super::*;
 
@@ -37,4 +37,16 @@ fn what_was_tried_is_told() {
 fn allocations_can_be_shared_and_sent() {
     fn check<T: Send + Sync>() {}
     check::<Allocation<f32>>();
+}
+
+#[test]
+fn options_become_flags() {
+    let plain = AllocOptions::new().to_abi(4096);
+    assert_eq!((plain.flags, plain.length, plain.node), (0, 4096, 0));
+    let all = AllocOptions::new().write_combined().node(3).to_abi(1);
+    let flags = abi::PINMAP_ALLOC_WRITE_COMBINED | abi::PINMAP_ALLOC_NODE;
+    assert_eq!((all.flags, all.node), (flags, 3));
+    let portable = AllocOptions::new().portable().write_combined();
+    let flags = abi::PINMAP_ALLOC_PORTABLE | abi::PINMAP_ALLOC_WRITE_COMBINED;
+    assert_eq!(portable.to_abi(1).flags, flags);
 }
