@@ -12,7 +12,8 @@ use nix::errno::Errno;
 
 use crate::device::Device;
 use crate::error::{Error, ErrorWith, Operation, RegisterAllError, Result};
-use crate::memory::element::{bytes_of, bytes_of_mut, check_layout, Element};
+use crate::memory::deref::as_slice;
+use crate::memory::element::{check_layout, Element};
 use crate::memory::options::RegisterOptions;
 use crate::memory::raw::RawRegistration;
 use crate::memory::registration::Registration;
@@ -96,16 +97,6 @@ impl<T: Element> Buffer<T> {
         let mut buffer = Self::new(elements.len())?;
         buffer.copy_from_slice(elements);
         Ok(buffer)
-    }
-
-    /// The bytes of the elements.
-    pub fn as_bytes(&self) -> &[u8] {
-        bytes_of(self)
-    }
-
-    /// The bytes of the elements, for instance to read a file into them.
-    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        bytes_of_mut(self)
     }
 
     /// Allocates memory as [`new`](Self::new) does, of pages of this kind.
@@ -314,17 +305,7 @@ impl<T: Element> DerefMut for Buffer<T> {
     }
 }
 
-impl<T: Element> AsRef<[T]> for Buffer<T> {
-    fn as_ref(&self) -> &[T] {
-        self
-    }
-}
-
-impl<T: Element> AsMut<[T]> for Buffer<T> {
-    fn as_mut(&mut self) -> &mut [T] {
-        self
-    }
-}
+as_slice! { (T: Element) (T: Element) Buffer<T> as T }
 
 impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

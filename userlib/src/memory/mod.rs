@@ -13,6 +13,7 @@ pub(crate) mod alloc;
 pub(crate) mod allocation;
 pub(crate) mod buffer;
 pub(crate) mod cache;
+mod deref;
 pub(crate) mod dmabuf;
 pub(crate) mod element;
 pub(crate) mod file;

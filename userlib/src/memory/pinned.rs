@@ -24,7 +24,8 @@ use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::alloc::AllocOptions;
 use crate::memory::allocation::Allocation;
-use crate::memory::element::{bytes_of, bytes_of_mut, Element};
+use crate::memory::deref::as_slice;
+use crate::memory::element::Element;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
 /// Pinned host memory, allocated by the driver and zeroed: a slice for the CPU, and an operand for
@@ -178,16 +179,6 @@ impl Accelerator {
 }
 
 impl<T: Element> Pinned<T> {
-    /// The bytes of the elements.
-    pub fn as_bytes(&self) -> &[u8] {
-        bytes_of(self)
-    }
-
-    /// The bytes of the elements, for instance to read a file into them.
-    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        bytes_of_mut(self)
-    }
-
     /// Borrows the elements as a slice that the device can read.
     pub fn slice(&self) -> DeviceSlice<'_, T> {
         self.memory.slice()
@@ -258,35 +249,7 @@ impl<T: Element> DerefMut for Pinned<T> {
     }
 }
 
-impl<T: Element> AsRef<[T]> for Pinned<T> {
-    fn as_ref(&self) -> &[T] {
-        self
-    }
-}
-
-impl<T: Element> AsMut<[T]> for Pinned<T> {
-    fn as_mut(&mut self) -> &mut [T] {
-        self
-    }
-}
-
-impl<'a, T: Element> IntoIterator for &'a Pinned<T> {
-    type Item = &'a T;
-    type IntoIter = std::slice::Iter<'a, T>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl<'a, T: Element> IntoIterator for &'a mut Pinned<T> {
-    type Item = &'a mut T;
-    type IntoIter = std::slice::IterMut<'a, T>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter_mut()
-    }
-}
+as_slice! { (T: Element) (T: Element) Pinned<T> as T }
 
 impl<T: Element> From<Pinned<T>> for Vec<T> {
     /// Copies the elements.

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU8;
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{ErrorWith, RegisterAllError, Result};
+use crate::memory::deref::as_slice;
 use crate::memory::element::{bytes_of, bytes_of_mut};
 use crate::memory::lent::{self, Loans};
 use crate::memory::program::{Memory, MemoryMut};
@@ -141,11 +142,6 @@ impl Accelerator {
 }
 
 impl<M: Memory> Registered<M> {
-    /// The bytes of the elements.
-    pub fn as_bytes(&self) -> &[u8] {
-        bytes_of(self)
-    }
-
     fn memory(&self) -> &M {
         match &self.memory {
             Some(memory) => memory,
@@ -240,11 +236,6 @@ impl<M: Memory> Registered<M> {
 }
 
 impl<M: MemoryMut> Registered<M> {
-    /// The bytes of the elements, for instance to read a file into them.
-    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        bytes_of_mut(self)
-    }
-
     /// Borrows the elements exclusively as a slice that the device can write.
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, M::Element> {
         let Some(memory) = &mut self.memory else {
@@ -287,35 +278,7 @@ impl<M: MemoryMut> DerefMut for Registered<M> {
     }
 }
 
-impl<M: Memory> AsRef<[M::Element]> for Registered<M> {
-    fn as_ref(&self) -> &[M::Element] {
-        self
-    }
-}
-
-impl<M: MemoryMut> AsMut<[M::Element]> for Registered<M> {
-    fn as_mut(&mut self) -> &mut [M::Element] {
-        self
-    }
-}
-
-impl<'a, M: Memory> IntoIterator for &'a Registered<M> {
-    type Item = &'a M::Element;
-    type IntoIter = std::slice::Iter<'a, M::Element>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl<'a, M: MemoryMut> IntoIterator for &'a mut Registered<M> {
-    type Item = &'a mut M::Element;
-    type IntoIter = std::slice::IterMut<'a, M::Element>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter_mut()
-    }
-}
+as_slice! { (M: Memory) (M: MemoryMut) Registered<M> as M::Element }
 
 impl<M: Memory> fmt::Debug for Registered<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

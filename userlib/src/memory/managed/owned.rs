@@ -24,7 +24,8 @@ use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
-use crate::memory::element::{bytes_of, bytes_of_mut, check_layout, Element};
+use crate::memory::deref::as_slice;
+use crate::memory::element::{check_layout, Element};
 use crate::memory::lent::managed::ManagedRange;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 use crate::memory::view::View;
@@ -253,16 +254,6 @@ pub(super) fn mapped_len(bytes: usize) -> Option<usize> {
 }
 
 impl<T: Element> Managed<T> {
-    /// The bytes of the elements.
-    pub fn as_bytes(&self) -> &[u8] {
-        bytes_of(self)
-    }
-
-    /// The bytes of the elements, for instance to read a file into them.
-    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        bytes_of_mut(self)
-    }
-
     fn new(gpu: &Accelerator, count: usize, apart: bool) -> Result<Self> {
         const { check_layout::<T>() }
         let attempt = || {
@@ -493,17 +484,7 @@ impl<T: Element> DerefMut for Managed<T> {
     }
 }
 
-impl<T: Element> AsRef<[T]> for Managed<T> {
-    fn as_ref(&self) -> &[T] {
-        self
-    }
-}
-
-impl<T: Element> AsMut<[T]> for Managed<T> {
-    fn as_mut(&mut self) -> &mut [T] {
-        self
-    }
-}
+as_slice! { (T: Element) (T: Element) Managed<T> as T }
 
 impl<T> fmt::Debug for Managed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
