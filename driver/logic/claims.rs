@@ -8,10 +8,11 @@
 
 use crate::place::Placement;
 use crate::pte::{shift, slot, Access, Format, Leaf, Leaves, Memory, Step, LARGE};
+use crate::request::{self, managed};
 use crate::residence::{decide, Advice, Facts, History, Place, Rule, LIMIT, PERIOD};
 use crate::runs::{Run, MAX_PAGES, PFN_LIMIT};
 use crate::{block, contiguity::Contiguity, fault_around, handle, ring, share, size, uapi};
-use crate::{request, span::Span, Refusal, PAGE_SIZE};
+use crate::{span::Span, Refusal, PAGE_SIZE};
 
 #[cfg(not(test))]
 mod source {
@@ -310,16 +311,16 @@ claims! {
         let outside = !is_pages(at, length) || at < bounds.start() || last > bounds.last();
         let (reserved, advice, runs) = (any_u32(2), any_u32(32), any_of(&[0, 1, 7, 8]));
 
-        let got = request::prefetch(flags, at, length, bounds);
+        let got = managed::prefetch(flags, at, length, bounds);
         check_range(got.map(|plan| plan.range), verdict(flags >= 4, overflow, outside), at, length);
-        let told = request::residency(flags, at, length, runs, bounds);
+        let told = managed::residency(flags, at, length, runs, bounds);
         check_range(told, verdict(flags != 0, overflow, outside || runs % 8 != 0), at, length);
         let wanted = verdict(
             flags != 0 || reserved != 0 || advice >= 16,
             overflow,
             outside || advice & 3 == 3,
         );
-        let advised = request::advise(flags, reserved, at, length, advice, bounds);
+        let advised = managed::advise(flags, reserved, at, length, advice, bounds);
         check_range(advised.map(|(range, _)| range), wanted, at, length);
         assert!(advised.ok()?.1.bits() == advice);
         Some(())
@@ -336,7 +337,7 @@ claims! {
             true => verdict(flags >= 8, false, at != 0 || length != 0 || window),
             false => verdict(flags >= 8, overflows(at, length), outside || small),
         };
-        let got = request::manage(flags, at, length, bounds);
+        let got = managed::manage(flags, at, length, bounds);
         assert!(got.map(|_| ()) == wanted);
         let plan = got.ok()?;
         assert!(if all { plan.range == bounds } else { Span::new(at, length) == Ok(plan.range) });
@@ -348,7 +349,7 @@ claims! {
 
     fn a_budget_is_set_or_asked_for() {
         let (flags, bytes) = (any_u32(4), any());
-        let got = request::budget(flags, bytes);
+        let got = managed::budget(flags, bytes);
         assert!(got.map(|_| ()) == verdict(flags > 1, false, flags == 0 && bytes != 0));
         assert!(got.is_err() || got == Ok((flags == 1).then_some(bytes)));
         Some(())

@@ -19,10 +19,9 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::accelerator::Accelerator;
 use pinmap::Device;
 
-use crate::machine::{Machine, FENCES};
+use crate::machine::Machine;
 use crate::pages::Pages;
 use crate::sys;
-use buffers::count;
 
 const PAGE: u64 = 4096;
 

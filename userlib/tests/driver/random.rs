@@ -18,10 +18,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pinmap::accelerator::{
-    self, Accelerator, DeviceSliceMut, Event, Memory, MemoryMut, Pending, PendingFuture,
-    Registered, Stream, StreamOptions, Work,
+    self, Accelerator, DeviceSliceMut, Event, MemoryMut, Pending, Registered, Stream,
+    StreamOptions, Work,
 };
-use pinmap::{Access, Error, ErrorWith};
+use pinmap::{Access, Error, ErrorWith, Memory, Wait};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use crate::fake::Fake;
@@ -140,7 +140,7 @@ impl End {
 enum Pended {
     Lent(Pending<Piece>),
     Registered(Pending<Registered<Piece>>),
-    Future(PendingFuture<Piece>),
+    Future(Wait<'static, Piece, ErrorWith<Pending<Piece>>>),
 }
 
 /// Memory that can be handed over.
@@ -355,7 +355,11 @@ impl Run {
     }
 
     /// Polls a future once.
-    fn poll(&mut self, mut future: PendingFuture<Piece>, wanted: Wanted) -> Outcome {
+    fn poll(
+        &mut self,
+        mut future: Wait<'static, Piece, ErrorWith<Pending<Piece>>>,
+        wanted: Wanted,
+    ) -> Outcome {
         match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(piece)) => self.back(piece, wanted),
             Poll::Ready(Err(failed)) => self.failed(&failed.error),
