@@ -247,7 +247,12 @@ impl Device {
         let mut from = 0;
         core::iter::from_fn(move || {
             let contexts = self.contexts.lock();
-            let context = contexts.by_id.cursor_lower_bound(&from)?.current().1.clone();
+            let context = contexts
+                .by_id
+                .cursor_lower_bound(&from)?
+                .current()
+                .1
+                .clone();
             from = context.id().saturating_add(1);
             Some(context)
         })

@@ -16,7 +16,11 @@
 )]
 #![cfg_attr(
     not(pinmap_mirror),
-    allow(dead_code, unused_imports, reason = "for managed memory and paged devices")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "for managed memory and paged devices"
+    )
 )]
 
 #[forbid(unsafe_code)]

@@ -154,10 +154,7 @@ impl Context {
     }
 
     /// Manages a range as `plan` says, under a handle that cannot be used yet.
-    pub(crate) fn manage(
-        self: &Arc<Self>,
-        plan: &ManagePlan,
-    ) -> Result<ReservedRange, Failure> {
+    pub(crate) fn manage(self: &Arc<Self>, plan: &ManagePlan) -> Result<ReservedRange, Failure> {
         let managing = self.managing()?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let window = plan

@@ -20,8 +20,8 @@ use crate::{
         residence::{Place, Rule},
     },
     sys::mm::{
-        hmm::{Leaf, Snapshot},
         areas::Areas,
+        hmm::{Leaf, Snapshot},
     },
 };
 

@@ -23,8 +23,8 @@ use crate::{
         PAGE_SIZE,
     },
     sys::mm::{
-        hmm::{Leaf, Snapshot},
         areas::Areas,
+        hmm::{Leaf, Snapshot},
     },
 };
 use kernel::{

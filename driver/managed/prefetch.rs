@@ -24,8 +24,8 @@ use crate::{
     },
     sys::{
         mm::{
-            hmm::{self, Leaf, Snapshot},
             areas::{Area, Areas},
+            hmm::{self, Leaf, Snapshot},
         },
         task,
     },

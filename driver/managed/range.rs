@@ -5,9 +5,7 @@ use super::block_of;
 use crate::{
     event::{EventId, EventQueue, EventSlot},
     failure::Failure,
-    logic::{
-        pte::LARGE, request::managed::ManagePlan, residence::Advice, span::Span, PAGE_SIZE,
-    },
+    logic::{pte::LARGE, request::managed::ManagePlan, residence::Advice, span::Span, PAGE_SIZE},
     uapi::{self, pinmap_event, pinmap_statistics},
 };
 use kernel::{

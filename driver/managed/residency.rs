@@ -6,8 +6,8 @@ use crate::{
     logic::{block::PAGES, pte::LARGE, residence::Advice, span::Span, PAGE_SIZE},
     sys::{
         mm::{
-            hmm::{Leaf, Snapshot},
             areas::Areas,
+            hmm::{Leaf, Snapshot},
         },
         task,
     },

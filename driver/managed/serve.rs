@@ -25,8 +25,8 @@ use crate::{
     },
     sys::{
         mm::{
-            hmm::{self, Leaf, Snapshot},
             areas::Area,
+            hmm::{self, Leaf, Snapshot},
             migrate::HomeFault,
         },
         task,
@@ -159,7 +159,6 @@ impl Managing {
 }
 
 impl Serving<'_> {
-
     /// Tries to serve the fault until that succeeds, or has taken long. Returns how many pages the
     /// device has that it had not before.
     fn try_for_long(&mut self, begun: u64) -> Result<u64, Refusal> {

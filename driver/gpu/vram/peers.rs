@@ -18,8 +18,8 @@ use crate::{
     gpu::{mmu::pager::Taker, Gpu},
     logic::{block::Pages, span::Span},
     sys::mm::{
-        hmm::{Leaf, Snapshot},
         areas::Areas,
+        hmm::{Leaf, Snapshot},
     },
 };
 use core::ptr;

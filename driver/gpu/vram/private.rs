@@ -30,8 +30,8 @@ use crate::{
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
         mm::{
-            device_private::{tell_lost, Brought, DevicePages, Owner, Token},
             areas::{Area, Rmap},
+            device_private::{tell_lost, Brought, DevicePages, Owner, Token},
             migrate::HomeFault,
             new_page::NewPage,
         },

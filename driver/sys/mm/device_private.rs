@@ -10,11 +10,7 @@
 //!
 //! C header: [`include/linux/memremap.h`](srctree/include/linux/memremap.h).
 
-use super::{
-    areas::Rmap,
-    migrate::HomeFault,
-    new_page::NewPage,
-};
+use super::{areas::Rmap, migrate::HomeFault, new_page::NewPage};
 use crate::{
     logic::{span::Span, PAGE_SIZE},
     sys::{helpers, pci::Function},

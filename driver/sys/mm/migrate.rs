@@ -22,13 +22,7 @@ use crate::{
     sys::helpers,
 };
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
-use kernel::{
-    bindings,
-    error::to_result,
-    ffi,
-    mm::Mm,
-    prelude::*,
-};
+use kernel::{bindings, error::to_result, ffi, mm::Mm, prelude::*};
 
 /// Which pages are collected.
 #[derive(Clone, Copy)]
