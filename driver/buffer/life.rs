@@ -277,10 +277,11 @@ impl Buffer {
         kit.runs = self.let_go();
         let mut inner = self.inner.lock();
         inner.failed |= forgotten.is_err();
-        inner.kit = kit;
+        let kept = mem::replace(&mut inner.kit, kit);
         let none = mem::replace(&mut inner.mappings, mappings);
         let failed = inner.failed;
         drop(inner);
+        drop(kept);
         list::drop_empty(none);
         self.say_reaped();
         if failed {

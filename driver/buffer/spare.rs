@@ -43,7 +43,7 @@ impl Spare {
         if inner.failed || inner.slot.is_none() {
             return None;
         }
-        // All else is as it was when the buffer was made.
+        // What else the lock protects is empty, or is to be used again.
         inner.state = State::Building;
         drop(inner);
         if buffer.life.told.load(Relaxed) {

@@ -126,6 +126,7 @@ bool pinmap_is_same_folio(unsigned long a, unsigned long b);
 void pinmap_mark_modified(unsigned long pfn);
 
 /* iommu.rs */
+enum { PINMAP_CACHE_COHERENCY = (__force u32)IOMMU_CAP_CACHE_COHERENCY };
 struct pinmap_bus_run {
 	__u64 start;
 	__u64 length;
@@ -304,6 +305,7 @@ void pinmap_page_unlock(struct page *page);
 u32 pinmap_page_in_file(struct page *page);
 
 /* process.rs */
+enum { PINMAP_WHOLE_PROCESS = (__force u32)PIDTYPE_TGID };
 int pinmap_process_number(struct pid *process);
 enum {
 	PINMAP_NAME = TASK_COMM_LEN,
@@ -351,7 +353,6 @@ enum pinmap_wait {
 	PINMAP_WAIT_INTERRUPTIBLE = 2,
 };
 int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, u32 how);
-struct poll_table_struct;
 
 /* work.rs */
 enum pinmap_queue {

@@ -158,8 +158,7 @@ impl Domain {
         }
         // SAFETY: The device is valid.
         let coherent = unsafe {
-            let cap = bindings::iommu_cap_IOMMU_CAP_CACHE_COHERENCY;
-            bindings::device_iommu_capable(function.as_dev(), cap)
+            bindings::device_iommu_capable(function.as_dev(), helpers::PINMAP_CACHE_COHERENCY)
         };
         let page_table = PageTable::new(function)?;
         // SAFETY: The page table was made just now.

@@ -27,7 +27,7 @@ impl Process {
     pub(crate) fn current() -> Result<Self> {
         // SAFETY: There is a current task.
         let process = unsafe {
-            bindings::get_task_pid(bindings::get_current(), bindings::pid_type_PIDTYPE_TGID)
+            bindings::get_task_pid(bindings::get_current(), helpers::PINMAP_WHOLE_PROCESS)
         };
         // INVARIANT: The call took a reference.
         NonNull::new(process).map(Self).ok_or(ESRCH)
