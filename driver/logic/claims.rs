@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Claims about the logic that hold for all arguments.
 //!
-//! A claim is a function that takes its arguments from [`any`] and panics if it is wrong; an
-//! overflow or a panic in the logic is one, too. It returns `None` where there is nothing to claim.
-//! Each claim is checked in two ways: a test runs it with every combination of values at which
-//! something changes, and `scripts/prove` proves it for all values there are.
+//! A claim is a function that takes its arguments from [`any`] and panics if it is wrong. An
+//! overflow or a panic in the logic is a panic, too. It returns `None` where there is nothing to
+//! claim. Each claim is checked in two ways: a test runs it with every combination of values at
+//! which something changes, and `scripts/prove` proves it for all values (a `usize` has 32 bits).
 
 use crate::place::Placement;
 use crate::pte::{shift, slot, Access, Format, Leaf, Leaves, Memory, Step, LARGE};
@@ -422,11 +422,11 @@ claims! {
     /// The rest has the leaves that it would have alone, so this holds for all leaves.
     fn a_leaf_begins_the_span() {
         let (span, memory) = (any_span()?, any_memory());
+        let mut leaves = Leaves::new(span, memory);
+        let leaf = leaves.next().expect("a span is not empty");
         if !span.is_whole_pages() || memory.address() % PAGE_SIZE != 0 {
             return None;
         }
-        let mut leaves = Leaves::new(span, memory);
-        let leaf = leaves.next().expect("a span is not empty");
         assert!(leaf.va == span.start() && leaf.memory == memory);
         let end = leaf.va.checked_add(leaf.bytes() - 1).expect("it is in the span");
         assert!(end <= span.last());
