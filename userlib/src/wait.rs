@@ -11,8 +11,9 @@ use crate::error::{Error, Result};
 /// A future that waits for a device without blocking the thread, on any executor.
 ///
 /// Returned by the methods whose names end with `_async`, and by a
-/// [`Pending`](crate::accelerator::Pending) that is awaited. Dropping it ends the wait, and nothing
-/// is lost: neither an event nor the work that it has waited for.
+/// [`Pending`](crate::accelerator::Pending) that is awaited. Dropping it ends the wait, and neither
+/// an event is lost nor the work that it has waited for. What it owns is dropped: the memory of a
+/// `Pending` when the work is done, or what a prefetch would have told.
 ///
 /// ```no_run
 /// use pinmap::accelerator::Stream;

@@ -397,6 +397,7 @@ const FAULTS: &[&str] = &[
     "several_buffers_are_reached_and_released",
     "drop_ends_reach_and_unpins",
     "read_only_is_enforced",
+    "vec_is_read_where_it_is",
     "unmapped_then_mapped",
     "mapping_drop_unmaps",
     "mapping_forgotten_goes_with_registration",

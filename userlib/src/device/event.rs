@@ -40,15 +40,15 @@ use crate::wait::Wait;
 pub enum DeviceEvent {
     /// A registration went stale: its memory left the address space, for instance by `munmap()`,
     /// and the device can no longer reach it. The registration can only be released. This happens
-    /// to memory registered with [`register_raw`](crate::Device::register_raw); memory of a
-    /// [`Buffer`](crate::Buffer) cannot leave while it is registered.
+    /// to memory registered with [`register_raw`](crate::Device::register_raw), and to mapped files
+    /// that become shorter; other memory cannot leave while it is registered.
     Stale {
         /// Handle of the registration: see
         /// [`Registration::handle`](crate::Registration::handle).
         handle: u64,
-        /// User address of the first byte.
+        /// User address of the first page.
         addr: usize,
-        /// Length in bytes.
+        /// Length of the whole pages in bytes.
         len: usize,
     },
     /// A queue has stopped, and executes nothing any more. Waiting for its work tells the details

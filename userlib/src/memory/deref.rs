@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Methods that all memory has that dereferences to a slice of elements.
+//! Methods of all memory that dereferences to a slice of elements.
 
 /// Implements what follows from [`Deref`](std::ops::Deref), for what can be read and what can be
 /// written.

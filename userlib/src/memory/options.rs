@@ -299,6 +299,9 @@ impl RegisterOptions {
     ) -> Result<abi::pinmap_map, (Errno, &'static str)> {
         let (fixed, device_addr) = match self.placement {
             _ if self.portable => return Err((Errno::EINVAL, "only a registration is portable")),
+            _ if self.interruptible || self.round_outwards => {
+                return Err((Errno::EINVAL, "only registering is interrupted, or rounds outwards"));
+            }
             Placement::Preferred => (0, 0),
             Placement::Fixed(addr) => (abi::PINMAP_MAP_FIXED, addr),
             Placement::Identity if page == 0 => {

@@ -75,23 +75,32 @@ pub unsafe trait MemoryMut: Memory {
 }
 
 /// Memory that a device may read at any time while the program reads it, too: what
-/// [`Device::register`] takes. It lasts as long as the program if the value is forgotten.
+/// [`Device::register`] takes. A [`Buffer`] is left out, because the program writes it while it is
+/// registered.
 ///
-/// A [`Buffer`] is none, because the program writes it while it is registered.
+/// # Safety
+///
+/// The memory lasts as long as the program if the value is forgotten.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be registered for a device that reads it at any time",
     note = "give the memory away, as a `Vec` for instance; a `Buffer` has a `register` of its own"
 )]
-pub trait ReadMemory: Memory + 'static {}
+pub unsafe trait ReadMemory: Memory + 'static {}
 
-impl<T: Element> ReadMemory for Vec<T> {}
-impl<T: Element> ReadMemory for Box<[T]> {}
-impl<T: Element> ReadMemory for Arc<[T]> {}
-impl<T: Element> ReadMemory for &'static [T] {}
+// SAFETY: What is forgotten is never freed, here and below.
+unsafe impl<T: Element> ReadMemory for Vec<T> {}
+// SAFETY: As above.
+unsafe impl<T: Element> ReadMemory for Box<[T]> {}
+// SAFETY: As above.
+unsafe impl<T: Element> ReadMemory for Arc<[T]> {}
+// SAFETY: Statics are never freed.
+unsafe impl<T: Element> ReadMemory for &'static [T] {}
 #[cfg(feature = "memmap2")]
-impl ReadMemory for memmap2::Mmap {}
+// SAFETY: What is forgotten is never unmapped, here and below.
+unsafe impl ReadMemory for memmap2::Mmap {}
 #[cfg(feature = "memmap2")]
-impl ReadMemory for memmap2::MmapMut {}
+// SAFETY: As above.
+unsafe impl ReadMemory for memmap2::MmapMut {}
 
 macro_rules! memory {
     ($(($($generics:tt)*) $type:ty as $element:ty: $access:ident, $given:ident;)*) => { $(
@@ -155,7 +164,10 @@ impl Device {
     ///
     /// The memory may begin and end anywhere. The device reaches the whole pages around it, so it
     /// can read what else of the program lies in the first and the last one. Use a [`Buffer`] for a
-    /// device that must not, and for every device that writes.
+    /// device that must not, and for every device that writes. A page can be registered once in a
+    /// context, so also take a `Buffer` for memory of less than a few pages, which shares a page
+    /// with other memory. A device that is not coherent needs
+    /// [`sync_for_device`](Registration::sync_for_device).
     ///
     /// ```no_run
     /// use pinmap::{Access, Bar, Device};
@@ -197,10 +209,9 @@ impl Device {
                 "register it with `Access::Read`, or a `Buffer`, which has pages of its own",
             )));
         }
-        // SAFETY: The device can only read the memory, to which there are only shared references
-        // until it is released: `memory` is given away, and `elements` lends no other ones. Other
-        // references into its pages do not notice that the device reads. Until a release succeeds,
-        // `memory` is not dropped, and it borrows nothing that could be.
+        // SAFETY: The device can only read. What it reads stays as it is: until a release succeeds,
+        // `memory` is not dropped, it borrows nothing that could be, and `elements` lends shared
+        // references only.
         match unsafe { RawRegistration::new(self, addr, len, options) } {
             Ok(raw) => Ok(Registration::new(raw, memory)),
             Err(error) => Err(memory.refuse(error)),

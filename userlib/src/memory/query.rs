@@ -71,12 +71,12 @@ pub struct RegistrationInfo {
     pub handle: u64,
     /// The origin of the memory.
     pub kind: BufferKind,
-    /// User address of the first byte.
+    /// User address of the first page: memory that was rounded outwards may begin within it.
     pub addr: usize,
-    /// Length in bytes.
+    /// Length of the whole pages in bytes.
     pub len: usize,
     /// Device address in the first mapping: of the user address that [`Device::query`] was asked
-    /// about, or else of the first byte. `None` if there is no mapping.
+    /// about, or else of the first page. `None` if there is no mapping.
     pub device_addr: Option<u64>,
     /// The access that the device has.
     pub access: Access,

@@ -95,10 +95,12 @@ impl Device {
     /// outwards, also for what else lies in the first and the last page. So, as long as the memory
     /// stays mapped:
     ///
-    /// - There must be no reference to any part of it, except to atomics; with [`Access::Read`]
-    ///   shared references are allowed, too. Access it only through atomics, or from one thread by
-    ///   volatile accesses through raw pointers.
-    /// - It must not be given back to an allocator that would use it for something else.
+    /// - With [`Access::ReadWrite`] there must be no reference to any part of it, except to
+    ///   atomics. Access it only through atomics, or from one thread by volatile accesses through
+    ///   raw pointers. It must not be given back to an allocator that would use it for something
+    ///   else.
+    /// - With [`Access::Read`] the device changes nothing, so references are allowed. The device
+    ///   reads whatever is there at the time, also what an allocator puts there later.
     pub unsafe fn register_raw(
         &self,
         memory: *mut u8,
