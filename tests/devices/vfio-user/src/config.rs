@@ -62,7 +62,7 @@ impl Config {
         };
         let id = |vendor: u16, device: u16| u32::from(vendor) | (u32::from(device) << 16);
         set(0x00, id(identity.vendor, identity.device));
-        set(0x04, 0x0010_0000); // a list of capabilities
+        set(0x04, 0x0011_0000); // a list of capabilities; ready as soon as a reset is done
         set(0x08, (identity.class << 8) | u32::from(identity.revision));
         for number in (0..BAR_COUNT).filter(|number| bar(function, *number).prefetchable) {
             set(0x10 + 4 * number as usize, 0xc); // 64 bits, prefetchable
@@ -160,7 +160,7 @@ mod tests {
         );
         assert_eq!(
             config.read(0, 8),
-            Some(&[0x34, 0x12, 0x57, 0x7e, 0x06, 0, 0x10, 0][..])
+            Some(&[0x34, 0x12, 0x57, 0x7e, 0x06, 0, 0x11, 0][..])
         );
         assert_eq!(
             config.write(0x48, &[0x10, 0x80]),
