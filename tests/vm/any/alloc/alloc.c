@@ -105,11 +105,29 @@ TEST_EACH(kind, kinds, .smoke = true)
 	CHECK_EQ(pinned_kib(), 0);
 }
 
+/* Has a child write to half of the free memory, of which the next pages are then taken. */
+static void use_free_memory(void)
+{
+	size_t length = file_field("/proc/meminfo", "MemFree:") * 512 / HUGE * HUGE;
+	pid_t child = SYS(fork());
+
+	if (!child) {
+		void *memory = SYS(mmap(NULL, length, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+
+		SYS(madvise(memory, length, MADV_HUGEPAGE));
+		memset(memory, 0xff, length);
+		_exit(0);
+	}
+	join(child);
+}
+
 /* The content of freed memory is not seen by the next one that allocates. */
 TEST(zeroed_again)
 {
 	int fd = open_device(0);
 
+	use_free_memory();
 	for (int i = 0; i < 8; i++) {
 		struct registration memory = alloc_memory(fd, i & 1 ? COMBINED : 0, 4 * HUGE);
 
