@@ -19,7 +19,7 @@ use crate::{
         mm::vma::Views,
         pci::Function,
         task,
-        task::{account::Account, process, work},
+        task::{account::Account, coverage::Covered, process, work},
     },
     uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
 };
@@ -428,6 +428,7 @@ impl WorkItem for Device {
 
     /// Blocks the device: which memory it still reaches is not known.
     fn run(this: Arc<Self>) {
+        let _covered = Covered::begin();
         // After unbinding the function belongs to another driver.
         if !this.block() {
             return;

@@ -21,7 +21,7 @@ use crate::{
             presence::Finding,
             watch::{Interval, Watch, Watcher},
         },
-        task::{wait::WaitQueue, work},
+        task::{coverage::Covered, wait::WaitQueue, work},
     },
 };
 use kernel::{
@@ -220,6 +220,7 @@ impl WorkItem for Lookout {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let _covered = Covered::begin();
         let next = this.to_check.lock().now.pop_front();
         // From here on the buffer can be put into the list again.
         let next = next.map(ListArc::into_arc);
@@ -237,6 +238,7 @@ impl WorkItem for Buffer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let _covered = Covered::begin();
         if this.state() == State::Stale {
             // `end` reports a failure.
             let _ = this.reap();

@@ -30,6 +30,7 @@
 #include "task/killable.c"
 #include "task/process.c"
 #include "task/sort.c"
+#include "task/coverage.c"
 #include "task/task.c"
 #include "task/thread.c"
 #include "task/wait.c"

@@ -327,6 +327,10 @@ void pinmap_assert_mmap_unlocked(void);
 void pinmap_cond_resched(void);
 unsigned long pinmap_task_size(void);
 
+/* coverage.rs */
+void pinmap_kcov_start(void);
+void pinmap_kcov_stop(void);
+
 /* thread.rs */
 struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);
 

@@ -5,7 +5,8 @@ source "$TREE/scripts/lib/stock.sh"
 
 # The line of the kernel that the driver is for. CONTRIBUTING.md says how to go to the next one.
 KERNEL_LINE=7.3
-KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
+# Debian's own image; a small one; one that finds faults; one that finds them in little time
+KERNELS=(stock base debug fuzz)
 # To be raised when kernels must be built anew though neither source, configuration nor tool chain
 # changed.
 KERNEL_VERSION=1
@@ -148,7 +149,7 @@ kernel_find() {
 	case $KERNEL in
 	stock) image=vmlinuz ;;
 	# GCC needs two thirds of clang's time; but with Rust only clang can do KASAN.
-	debug) COMPILER=(LLVM=1) ;;
+	debug | fuzz) COMPILER=(LLVM=1) ;;
 	esac
 	key=$({
 		echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"
@@ -228,6 +229,8 @@ kernel_cause() {
 kernel_build() {
 	local out=/cache/kernels/${KDIR##*/}
 	local make=(make -s -C "$SOURCE" "O=$out/out" "${COMPILER[@]}")
+	# `fuzz` itself is not instrumented, only the module, which is built without this word.
+	[ "$KERNEL" != fuzz ] || make+=(KASAN_SANITIZE=n)
 	in_root "${make[@]}" rustavailable &&
 		in_root "${make[@]}" "KCONFIG_ALLCONFIG=$out/fragment" allnoconfig &&
 		kernel_check_config &&

@@ -25,6 +25,7 @@ use crate::{
     logic::slots::{Last, Pause, QUANTUM},
     sys::task::{
         clock::{self, MILLISECOND, SECOND},
+        coverage::Covered,
         thread::{self, Body},
     },
 };
@@ -343,9 +344,11 @@ impl Gpu {
 impl Body for Gpu {
     fn run(&self) {
         while !thread::should_stop() {
+            let covered = Covered::begin();
             #[cfg(pinmap_mirror)]
             self.settle();
             let pause = self.pass();
+            drop(covered);
             let mut pending = self.work_pending.lock();
             if !*pending && !thread::should_stop() {
                 // No signal reaches a kernel thread. Stopping the thread wakes it.

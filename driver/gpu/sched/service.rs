@@ -25,6 +25,7 @@ use crate::{
     },
     sys::task::{
         clock,
+        coverage::Covered,
         killable::{self, Errand, Killable, Using},
         work,
     },
@@ -156,6 +157,7 @@ impl WorkItem for Queue {
 
     /// Makes the thread.
     fn run(this: Arc<Self>) {
+        let _covered = Covered::begin();
         if this.service.state.lock().thread.is_some() {
             return;
         }
@@ -181,6 +183,7 @@ impl WorkItem for Queue {
 impl Errand for Queue {
     fn run(this: &Arc<Self>) {
         while let Some(fault) = this.next_fault() {
+            let _covered = Covered::begin();
             let begun = clock::now();
             trace::fault_begin(this.stats(), || this.traced(&fault));
             let server = this.server();

@@ -10,7 +10,7 @@
 use crate::sys::{
     helpers,
     mm::{pages::Pages, vma::NewArea},
-    task::work,
+    task::{coverage::Covered, work},
 };
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
@@ -333,6 +333,7 @@ impl<T: Exporter> WorkItem for Shared<T> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let _covered = Covered::begin();
         this.sweep();
     }
 }

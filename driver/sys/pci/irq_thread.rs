@@ -7,7 +7,7 @@
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
 use super::Function;
-use crate::sys::helpers;
+use crate::sys::{helpers, task::coverage::Covered};
 use core::marker::PhantomData;
 use kernel::{bindings, error::to_result, ffi, prelude::*, str::CStrExt, sync::Arc};
 
@@ -113,6 +113,7 @@ impl<T: Handler> Handled<T> {
             let cookie = data.cast::<Cookie<T>>();
             (&*(*cookie).handler, (*cookie).index)
         };
+        let _covered = Covered::begin();
         handler.interrupt(index);
     }
 }

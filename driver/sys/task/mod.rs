@@ -8,6 +8,7 @@ pub(crate) mod account;
 #[cfg(pinmap_mirror)]
 pub(crate) mod cgroup;
 pub(crate) mod clock;
+pub(crate) mod coverage;
 pub(crate) mod gate;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod killable;
