@@ -341,6 +341,10 @@ api_cargo() { # COMMAND ARGUMENT...
 	separate_cargo api api/target "$@"
 }
 
+fuzz_cargo() { # COMMAND ARGUMENT...
+	separate_cargo fuzz/fuzzer fuzz/target "$@"
+}
+
 loom_cargo() { # COMMAND ARGUMENT...
 	separate_cargo loom loom/target "$@"
 }
