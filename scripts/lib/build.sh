@@ -6,6 +6,10 @@
 
 BUILDS=$CACHE/builds/$(echo "$TREE" | hash_of)
 RESULTS=$CACHE/results
+# With PINMAP_COVERAGE programs are built apart, and write down what they execute
+# (scripts/coverage); what a compiler does is not kept.
+COVERED=${PINMAP_COVERAGE:+-coverage} COVER=${PINMAP_COVERAGE:+-Cinstrument-coverage}
+[ -z "$COVER" ] || export LLVM_PROFILE_FILE=${LLVM_PROFILE_FILE:-/tmp/%m.profraw}
 
 # files_in DIRECTORY: the names of everything in it that may matter to a build
 files_in() {
@@ -179,6 +183,7 @@ programs_build() {
 	[ -z "$commands" ] || what='the commands'
 	content=$({
 		build_key
+		echo "$COVER"
 		content_of "$TREE" '^\./(Cargo|README\.md$)' \
 			'^\./(userlib|cli|capi|driver/logic|include|tests)/'
 	} | hash_of)
@@ -269,7 +274,8 @@ cargo_progress() {
 }
 
 cargo_in_root() { # ARGUMENT...
-	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/cargo in_root env -C /src cargo "$@"
+	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/cargo$COVERED \
+		RUSTFLAGS=${RUSTFLAGS:-}${COVER:+ $COVER} in_root env -C /src cargo "$@"
 }
 
 # Static, because the VM has no libraries; for a named target, because otherwise that would hold for
@@ -311,10 +317,13 @@ programs_compile() { # TO
 	[ -z "$commands" ] && [ -f "$TREE/tests/Makefile" ] || return 0
 	RUSTFLAGS=$static cargo_in_root build --release --locked -p pinmap-capi \
 		--target "$target" || return 1
-	local archive=/cache/builds/${BUILDS##*/}/cargo/$target/release/libpinmap_capi.a
+	local archive=/cache/builds/${BUILDS##*/}/cargo$COVERED/$target/release/libpinmap_capi.a
+	# A static library does not have what writes down.
+	[ -z "$COVER" ] || archive+=" /usr/lib/rustlib/$target/lib/libprofiler_builtins-*.rlib"
 	# Objects stay for the next time, but a program whose source is gone must not.
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
-		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
+		in_root env LDFLAGS="${COVER:+-Wl,-u,__llvm_profile_runtime}" \
+			make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
 			"LIBPINMAP=$archive" \
 			"-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +

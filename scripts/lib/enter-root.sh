@@ -61,7 +61,8 @@ environment=(
 	CARGO_HTTP_CAINFO="$certificates" SSL_CERT_FILE="$certificates" CARGO_HOME=/cache/cargo
 )
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY \
-	CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH}; do
+	CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH} \
+	LLVM_PROFILE_FILE; do
 	[ -z "${!name:-}" ] || environment+=("$name=${!name}")
 done
 cd "$root"

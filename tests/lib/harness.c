@@ -61,8 +61,13 @@ void test_skip(const char *format, ...)
 	test_end(EXIT_SKIP);
 }
 
+/* Where the C library is built so that it writes down what is executed (scripts/coverage). */
+int __llvm_profile_write_file(void) __attribute__((weak));
+
 void test_end(int status)
 {
+	if (__llvm_profile_write_file)
+		__llvm_profile_write_file();
 	_exit(any_failed && *any_failed ? EXIT_FAIL : status);
 }
 
