@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "module.h"
 
+#include "device.h"
 #include "file.h"
+#include "importer/importer.h"
 #include "pci.h"
 
 #include <fcntl.h>
@@ -76,4 +78,17 @@ int importer_open(void)
 		CHECK(WAIT_FOR(2000, !access(IMPORTER, F_OK)));
 	}
 	return SYS(open(IMPORTER, O_RDWR | O_CLOEXEC));
+}
+
+uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value)
+{
+	unsigned int domain, bus, device, function;
+	struct importer_args args = { .value = value };
+	int importer = importer_open();
+
+	CHECK_EQ(sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function), 4);
+	args.offset = domain << 16 | bus << 8 | device << 3 | function;
+	CHECK_OK(try_ioctl(importer, command, &args));
+	close(importer);
+	return args.value;
 }

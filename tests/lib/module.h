@@ -24,4 +24,7 @@ void need_module(void);
  */
 int importer_open(void);
 
+/* Makes the importer do something with the lock of a device; returns the answer. */
+uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value);
+
 #endif

@@ -4,9 +4,7 @@
 
 #include "device.h"
 #include "file.h"
-#include "importer/importer.h"
 #include "memory.h"
-#include "module.h"
 #include "pci.h"
 
 #include <dirent.h>
@@ -115,17 +113,4 @@ unsigned int nvme_identify(struct nvme *nvme, uint64_t device_addr)
 	CHECK_EQ(done[3] & 0xffff, nvme->tail);
 	nvme_set(nvme, DOORBELLS + 4, nvme->tail);
 	return done[3] >> 17;
-}
-
-uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value)
-{
-	unsigned int domain, bus, device, function;
-	struct importer_args args = { .value = value };
-	int importer = importer_open();
-
-	CHECK_EQ(sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function), 4);
-	args.offset = domain << 16 | bus << 8 | device << 3 | function;
-	CHECK_OK(try_ioctl(importer, command, &args));
-	close(importer);
-	return args.value;
 }

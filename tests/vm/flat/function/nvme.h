@@ -42,7 +42,4 @@ void nvme_start(struct nvme *nvme);
 /* Lets the controller write its identity to a device address; returns its status, 0 for success. */
 unsigned int nvme_identify(struct nvme *nvme, uint64_t device_addr);
 
-/* Makes the importer do something with the device lock; returns the answer. */
-uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value);
-
 #endif

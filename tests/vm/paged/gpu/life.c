@@ -4,7 +4,9 @@
 #include "edu.h"
 #include "file.h"
 #include "gpu.h"
+#include "importer/importer.h"
 #include "memory.h"
+#include "module.h"
 #include "pci.h"
 #include "pins.h"
 #include "process.h"
@@ -242,4 +244,26 @@ TEST(reset_busy, .seconds = 120, .faults = true)
 		gpu_rebind();
 		check_works();
 	}
+}
+
+/*
+ * The system does not sleep while a program has the device. When it is awake again, the device
+ * works, although it has forgotten everything.
+ */
+TEST(sleep)
+{
+	const char *bdf = need_gpu();
+	int fd = open_gpu();
+	uint64_t interrupts;
+
+	CHECK_EQ(with_device_lock(bdf, IMPORTER_SLEEP, 0), EBUSY);
+	close(fd);
+	check_works();
+	interrupts = gpu_register(GPU_INT_ENABLE);
+	gpu_set_register(GPU_RESET, 1);
+	CHECK(WAIT_FOR(5000, gpu_register(GPU_RESET) == 0));
+	CHECK_EQ(gpu_register(GPU_INT_ENABLE), 0);
+	CHECK_EQ(with_device_lock(bdf, IMPORTER_SLEEP, 0), 0);
+	CHECK_EQ(gpu_register(GPU_INT_ENABLE), interrupts);
+	check_works();
 }

@@ -240,6 +240,25 @@ TEST(advised_unmapped)
 	}
 }
 
+/* Advice for memory that was freed takes no room from advice for other memory. */
+TEST(advised_and_freed)
+{
+	/* more than a context may advise at once */
+	size_t rounds = 4 * (1 << 16) / (HUGE / PAGE / 2);
+	char *room = address_space(rounds * HUGE, HUGE), *memory = room;
+	int fd = open_managed();
+
+	for (size_t round = 0; round < rounds; round++) {
+		SYS(munmap(memory, HUGE));
+		memory = SYS(mmap(room + round * HUGE, HUGE, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+		for (size_t offset = 0; offset < HUGE; offset += 2 * PAGE)
+			advise(fd, memory + offset, PAGE, PREFER_HOST);
+	}
+	memory[0] = 1;
+	CHECK_EQ(tell_page(fd, memory).advice, PREFER_HOST);
+}
+
 /* Advice for every other page is kept page by page, and taken back at once. */
 TEST(advised_alternating)
 {
