@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Runs in the build root: makes the VM's initramfs.
-# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO
-# (the last three may be empty)
+# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO MORE-MODULES
+# (the last four may be empty)
 set -euo pipefail
 
-image=$1 modules=$2 programs=$3 module=$4 importer=$5
+image=$1 modules=$2 programs=$3 module=$4 importer=$5 more=$6
 stage=$(mktemp -d)
 cd "$stage"
 mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run \
@@ -35,6 +35,7 @@ if [ -n "$programs" ]; then
 	[ -z "$importer" ] || cp "$importer" usr/lib/pinmap/tests/importer.ko
 fi
 cp -a "$modules/lib/modules/." lib/modules
+[ -z "$more" ] || cp -a "$more/lib/modules/." lib/modules
 # modules that are no part of the kernel's image, and are needed from the beginning
 [ ! -e "$modules/load" ] || cp "$modules/load" etc/modules
 release=$(ls lib/modules)
@@ -44,6 +45,6 @@ rm -f "lib/modules/$release"/{build,source}
 if [ -n "$module" ]; then
 	mkdir -p "lib/modules/$release/extra"
 	llvm-strip --strip-debug -o "lib/modules/$release/extra/pinmap.ko" "$module"
-	depmod -b . "$release"
 fi
+[ -z "$module$more" ] || depmod -b . "$release"
 find . -mindepth 1 | cpio -o -H newc --quiet >"$image"

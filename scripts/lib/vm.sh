@@ -12,11 +12,12 @@ COMPLAINTS+='|ODEBUG:|INFO: task'
 COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'
 
 # image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests
-# and the modules.
+# and the modules; MORE_MODULES is a directory with more of the kernel's.
+MORE_MODULES=
 image_build() {
 	local module=${1:-} content
 	content=$({
-		echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"
+		echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module $MORE_MODULES"
 		[ -z "$module" ] || sha256sum <"$module"
 		cat "$TREE"/scripts/guest/* | sha256sum
 		sha256sum <"$TREE/scripts/lib/make-image.sh"
@@ -37,7 +38,8 @@ image_make() {
 	in_root bash /src/scripts/lib/make-image.sh "$in_cache" \
 		"/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" \
 		"$module" \
-		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" ||
+		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" \
+		"${MORE_MODULES:+/cache${MORE_MODULES#"$CACHE"}}" ||
 		die "the VM's initramfs cannot be made"
 	rm -f "$BUILDS/image.ko"
 	keep "$BUILDS/image" "$IMAGE" 40
