@@ -243,7 +243,8 @@ mod wait;
 extern crate self as pinmap;
 
 pub use device::bar::registers::{
-    ReadOnly, ReadWrite, Readable, Register, RegisterBlock, Registers, Writable, WriteOnly,
+    ReadOnly, ReadWrite, Readable, Register, RegisterArray, RegisterBlock, Registers, Writable,
+    WriteOnly,
 };
 pub use device::bar::Bar;
 pub use device::event::DeviceEvent;
@@ -257,6 +258,7 @@ pub use memory::alloc::AllocOptions;
 pub use memory::allocation::Allocation;
 pub use memory::buffer::{Buffer, Pages};
 pub use memory::cache::{Cache, Cached};
+pub use memory::completion_ring::CompletionRing;
 pub use memory::dmabuf::DmaBuf;
 pub use memory::element::Element;
 pub use memory::file::FilePart;

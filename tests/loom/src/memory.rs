@@ -4,6 +4,8 @@
 #[path = "../../../userlib/src/memory/element.rs"]
 pub(crate) mod element;
 pub mod models;
+#[path = "../../../userlib/src/memory/completion_ring.rs"]
+pub(crate) mod completion_ring;
 #[path = "../../../userlib/src/memory/ring.rs"]
 pub(crate) mod ring;
 

@@ -24,7 +24,8 @@ use nix::errno::Errno;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::buffer::Buffer;
-use crate::memory::element::{bytes_of, bytes_of_mut, zero, Element};
+use crate::memory::completion_ring::CompletionRing;
+use crate::memory::element::{bytes_of, Element};
 use crate::memory::options::RegisterOptions;
 use crate::memory::registration::Registration;
 use crate::sys::word::Word;
@@ -32,7 +33,7 @@ use crate::sys::word::Word;
 /// Bytes of a cache line, on the processors that the driver is for.
 const CACHE_LINE: usize = 64;
 
-/// A descriptor of a [`Ring`], as the manual of the device lays it out.
+/// A descriptor of a [`Ring`] or a [`CompletionRing`], as the manual of the device lays it out.
 ///
 /// ```
 /// use pinmap::Descriptor;
@@ -130,13 +131,10 @@ pub trait Descriptor: Element {
 /// # Ok(()) }
 /// ```
 pub struct Ring<D> {
-    memory: Registration<Buffer<D>>,
-    /// Descriptors: a power of two.
-    len: usize,
+    /// The descriptors, a power of two, and how far they were popped.
+    back: CompletionRing<D>,
     /// Descriptors that were pushed since the beginning.
     tail: u64,
-    /// Descriptors that were popped since the beginning.
-    head: u64,
 }
 
 impl Device {
@@ -183,27 +181,21 @@ impl Device {
         if !len.is_power_of_two() {
             return refuse("that is no power of two");
         }
-        if options.access() != crate::Access::ReadWrite {
-            return refuse("the device must write the status words");
-        }
         if size_of::<D>() % CACHE_LINE != 0 && !self.is_coherent() {
             return refuse(
                 "the device does not snoop caches, and the descriptors are not whole cache lines \
                  of 64 bytes",
             );
         }
-        let memory = Buffer::new(len)?.register(self, options)?;
         Ok(Ring {
-            memory,
-            len,
+            back: self.completion_ring(len, options)?,
             tail: 0,
-            head: 0,
         })
     }
 }
 
 /// Fails to compile for descriptors whose status word is not one.
-const fn check<D: Descriptor>() {
+pub(super) const fn check<D: Descriptor>() {
     let size = size_of::<D::Status>();
     assert!(D::STATUS % size == 0, "the status word is not aligned");
     assert!(
@@ -226,7 +218,8 @@ impl<D: Descriptor> Ring<D> {
     /// `EAGAIN`: the ring is full; `EINVAL`: the status word says that the descriptor is done;
     /// `ENODEV`: the device is gone, and it does not snoop caches.
     pub fn push(&mut self, descriptor: D) -> Result<usize> {
-        let attempt = || format!("pass a descriptor to {}", self.memory.device());
+        let memory = &self.back.memory;
+        let attempt = || format!("pass a descriptor to {}", memory.device());
         if self.room() == 0 {
             let (errno, cause) = (Errno::EAGAIN, "the ring is full");
             return Err(Error::refused(Operation::Submit, attempt(), errno, cause));
@@ -237,16 +230,16 @@ impl<D: Descriptor> Ring<D> {
         let mut word = [0; 8];
         word[..status.len()].copy_from_slice(status);
         let status = word_of::<D::Status>(word);
-        if D::is_done_in_lap(status, self.lap(self.tail)) {
+        if D::is_done_in_lap(status, self.tail / self.len() as u64) {
             let (errno, cause) = (Errno::EINVAL, "its status word says that it is done");
             return Err(Error::refused(Operation::Submit, attempt(), errno, cause));
         }
-        let (place, at) = self.place(self.tail);
-        self.memory.write_at(at, before)?;
-        self.memory
-            .write_at(at + D::STATUS + size_of::<D::Status>(), after)?;
-        self.memory.store(at + D::STATUS, status)?;
-        self.memory.sync_for_device(at..at + size_of::<D>())?;
+        let place = (self.tail % self.len() as u64) as usize;
+        let at = place * size_of::<D>();
+        memory.write_at(at, before)?;
+        memory.write_at(at + D::STATUS + size_of::<D::Status>(), after)?;
+        memory.store(at + D::STATUS, status)?;
+        memory.sync_for_device(at..at + size_of::<D>())?;
         self.tail += 1;
         Ok(place)
     }
@@ -258,31 +251,10 @@ impl<D: Descriptor> Ring<D> {
     ///
     /// `ENODEV`: the device is gone, and it does not snoop caches.
     pub fn pop(&mut self) -> Result<Option<D>> {
-        if self.head == self.tail {
+        if self.in_flight() == 0 {
             return Ok(None);
         }
-        let (_, at) = self.place(self.head);
-        self.memory.sync_for_cpu(at..at + size_of::<D>())?;
-        if !D::is_done_in_lap(self.memory.load(at + D::STATUS)?, self.lap(self.head)) {
-            return Ok(None);
-        }
-        // The first time only the status was sure to be read after the device had stored it.
-        self.memory.sync_for_cpu(at..at + size_of::<D>())?;
-        let mut descriptor = [zero::<D>()];
-        self.memory.read_at(at, bytes_of_mut(&mut descriptor))?;
-        self.head += 1;
-        Ok(Some(descriptor[0]))
-    }
-
-    /// The lap of the descriptor with a number, counted from the beginning.
-    fn lap(&self, number: u64) -> u64 {
-        number / self.len as u64
-    }
-
-    /// Place and byte offset of the descriptor with a number, counted from the beginning.
-    fn place(&self, number: u64) -> (usize, usize) {
-        let place = (number % self.len as u64) as usize;
-        (place, place * size_of::<D>())
+        self.back.pop()
     }
 }
 
@@ -301,7 +273,7 @@ impl<D> Ring<D> {
     ///
     /// `EINVAL`: the memory was registered [`unmapped`](RegisterOptions::unmapped).
     pub fn device_addr(&self) -> Result<u64> {
-        self.memory.device_addr()
+        self.back.device_addr()
     }
 
     /// Number of descriptors: a power of two.
@@ -310,7 +282,7 @@ impl<D> Ring<D> {
         reason = "it is about the ring, which has places"
     )]
     pub fn len(&self) -> usize {
-        self.len
+        self.back.len()
     }
 
     /// How many descriptors were pushed since the beginning. Modulo [`len`](Self::len) this is the
@@ -321,31 +293,31 @@ impl<D> Ring<D> {
 
     /// How many descriptors were popped since the beginning.
     pub fn head(&self) -> u64 {
-        self.head
+        self.back.head()
     }
 
     /// How many descriptors are with the device, or were passed back and not popped.
     pub fn in_flight(&self) -> usize {
-        (self.tail - self.head) as usize
+        (self.tail - self.head()) as usize
     }
 
     /// How many descriptors can be pushed before one must be popped.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.len - self.in_flight()
+        self.len() - self.in_flight()
     }
 
     /// The memory of the ring, for what a device does beside the order.
     pub fn memory(&self) -> &Registration<Buffer<D>> {
-        &self.memory
+        &self.back.memory
     }
 }
 
 impl<D> fmt::Debug for Ring<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring")
-            .field("len", &self.len)
-            .field("head", &self.head)
+            .field("len", &self.len())
+            .field("head", &self.head())
             .field("tail", &self.tail)
             .finish_non_exhaustive()
     }
@@ -378,12 +350,9 @@ mod tests {
     fn ring_of<D: Descriptor>(len: usize) -> Ring<D> {
         let buffer = Buffer::new(len).expect("memory");
         let raw = RawRegistration::fake(buffer.addr(), 4096, Some(0x1_0000));
-        Ring {
-            memory: Registration::new(raw, buffer),
-            len,
-            tail: 0,
-            head: 0,
-        }
+        let (memory, head) = (Registration::new(raw, buffer), 0);
+        let back = CompletionRing { memory, len, head };
+        Ring { back, tail: 0 }
     }
 
     fn transfer(addr: u64, index: u16) -> Transfer {
@@ -413,7 +382,7 @@ mod tests {
             }
             let full = ring.push(transfer(9, 9)).expect_err("full");
             assert_eq!(full.kind(), crate::ErrorKind::WouldBlock);
-            let attempt = format!("cannot pass a descriptor to {}: ", ring.memory.device());
+            let attempt = format!("cannot pass a descriptor to {}: ", ring.memory().device());
             assert!(full.to_string().starts_with(&attempt), "{full}");
             assert_eq!(ring.pop().expect("nothing is done"), None);
             // The second is done first, and comes second.

@@ -5,11 +5,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::error::Result;
+use nix::errno::Errno;
+
+use crate::error::{Error, Operation, Result};
 use crate::sys::barrier::{after_read, before_write};
 use crate::sys::word::Word;
 
-use super::Bar;
+use super::{Bar, Direct};
 
 /// Access to a [`Register`] that can be read and written.
 #[derive(Debug, Clone, Copy)]
@@ -141,6 +143,83 @@ impl<const LEN: usize> RegisterBlock<LEN> {
             at: self.start.wrapping_add(OFFSET).cast(),
             block: PhantomData,
         }
+    }
+}
+
+/// Registers of one kind at equal distances, such as the doorbells of a device's queues, or one
+/// register, where the offset, the distance or the number is known only at run time.
+///
+/// Made by [`Bar::register_array`], which checks all of them, once. A clone is the same registers.
+///
+/// ```no_run
+/// use pinmap::{RegisterArray, WriteOnly};
+/// # fn f(bar: &pinmap::Bar, queues: usize) -> pinmap::Result<()> {
+/// // The device tells how far its doorbells are from each other.
+/// let stride = 4 << bar.read::<u32>(0x04)?;
+/// let doorbells: RegisterArray<u32, WriteOnly> = bar.register_array(0x1000, stride, queues)?;
+/// if let Some(doorbell) = doorbells.get(3) {
+///     doorbell.write(1);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RegisterArray<T, A> {
+    /// # Invariants
+    ///
+    /// `count` registers, `stride` bytes from each other, are mapped and aligned from here on, as
+    /// long as `_bar` exists.
+    start: Direct,
+    stride: usize,
+    count: usize,
+    _bar: Bar,
+    registers: PhantomData<(T, A)>,
+}
+
+impl Bar {
+    /// Returns `count` registers from byte `offset` on, each `stride` bytes behind the one before.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `count` is 0, the offset or the stride is not a multiple of the size of `T`, or
+    /// the registers are not all inside the BAR, or lie in its hole.
+    pub fn register_array<T: Word, A>(
+        &self,
+        offset: usize,
+        stride: usize,
+        count: usize,
+    ) -> Result<RegisterArray<T, A>> {
+        let size = size_of::<T>();
+        let len = count
+            .checked_sub(1)
+            .filter(|_| stride != 0 && stride % size == 0)
+            .and_then(|before| before.checked_mul(stride)?.checked_add(size));
+        let Some(len) = len else {
+            let attempt = format!("take {count} registers {stride} bytes apart");
+            let cause = format!("there must be one, and the distance a multiple of {size}");
+            let errno = Errno::EINVAL;
+            return Err(Error::refused(Operation::Bar, attempt, errno, cause));
+        };
+        let start = self.at("map registers in", offset, size, len)?;
+        // INVARIANT: As `at` guarantees, and the BAR is kept.
+        Ok(RegisterArray {
+            start: Direct { start, len },
+            stride,
+            count,
+            _bar: self.clone(),
+            registers: PhantomData,
+        })
+    }
+}
+
+impl<T: Word, A> RegisterArray<T, A> {
+    /// The register with a number, counted from 0; `None` if there are not so many.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<Register<'_, T, A>> {
+        // INVARIANT: One of the registers. Their length was checked, so nothing overflows.
+        (index < self.count).then(|| Register {
+            at: self.start.start.wrapping_add(index * self.stride).cast(),
+            block: PhantomData,
+        })
     }
 }
 
@@ -314,8 +393,38 @@ mod tests {
     }
 
     #[test]
+    fn arrays_have_their_stride_and_stay_inside() {
+        let bar = bar(0x2000, None);
+        let array = |offset, stride, count| {
+            bar.register_array::<u32, crate::ReadWrite>(offset, stride, count)
+        };
+        let doorbells = array(0x1004, 12, 3).expect("inside");
+        for index in 0..3 {
+            let doorbell = doorbells.get(index).expect("one of three");
+            doorbell.write(index as u32 + 7);
+            let value: u32 = bar.read(0x1004 + 12 * index).expect("a read");
+            assert_eq!((value, doorbell.read()), (index as u32 + 7, value));
+        }
+        assert!(doorbells.get(3).is_none());
+        array(0x1ffc, usize::MAX & !3, 1).expect("the last one");
+        for (offset, stride, count) in [
+            (0x1000, 4, 0),
+            (0x1000, 0, 2),
+            (0x1000, 6, 2),
+            (0x1002, 4, 2),
+            (0x1ffc, 4, 2),
+            (0x1000, 8, usize::MAX),
+        ] {
+            let error = array(offset, stride, count).expect_err("refused");
+            let words = format!("{offset:#x} {stride} {count}: {error}");
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidInput, "{words}");
+        }
+    }
+
+    #[test]
     fn registers_can_be_shared_and_sent() {
         fn check<T: Send + Sync>() {}
         check::<Block>();
+        check::<crate::RegisterArray<u32, crate::WriteOnly>>();
     }
 }
