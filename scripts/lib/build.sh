@@ -185,7 +185,7 @@ programs_build() {
 		build_key
 		echo "$COVER"
 		content_of "$TREE" '^\./(Cargo|README\.md$)' \
-			'^\./(userlib|cli|capi|driver/logic|include|tests)/'
+			'^\./(userlib|devices|cli|capi|driver/logic|include|tests)/'
 	} | hash_of)
 	PROGRAMS=$RESULTS/programs/$content
 	if [ -n "$commands" ] && [ ! -e "$PROGRAMS" ]; then

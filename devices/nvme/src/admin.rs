@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The part of a controller that all queues share: registers, the admin queue, and resets.
+//!
+//! # Resets and generations
+//!
+//! A reset ends all queues and all commands. Each begins a new *generation*, whose number grows
+//! only when the controller has said that it is disabled: from then on it works on no memory of the
+//! generations before. A queue compares the number with that of its own beginning. If they differ,
+//! it ends its commands, and begins anew when it is given the next one. So threads do not wait for
+//! each other, and the first one that finds the controller at fault resets it for all.
+//!
+//! The admin queue and all that is done with it, resets as well, are behind a lock, which the
+//! commands for blocks never take.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pinmap::{Allocation, Bar, Device, ErrorKind, Interrupt};
+
+use crate::entry::Entry;
+use crate::error::{Error, Result};
+use crate::pair::Pair;
+use crate::registers::{Block, Capabilities, State, ENABLED, SHUT_DOWN};
+use crate::PAGE;
+
+/// How long a command of the admin queue may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often is looked whether the controller still works, while nothing else happens.
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+/// Entries of the admin queue, in which there is one command at a time.
+const ENTRIES: u16 = 2;
+/// How many queues are asked for; the controller may have fewer.
+const QUEUES: u16 = 256;
+
+/// Commands of the admin queue.
+mod opcode {
+    pub(super) const DELETE_SUBMISSIONS: u8 = 0x00;
+    pub(super) const CREATE_SUBMISSIONS: u8 = 0x01;
+    pub(super) const DELETE_COMPLETIONS: u8 = 0x04;
+    pub(super) const CREATE_COMPLETIONS: u8 = 0x05;
+    pub(super) const IDENTIFY: u8 = 0x06;
+    pub(super) const SET_FEATURES: u8 = 0x09;
+}
+
+/// A page that identify fills.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum What {
+    Namespace(u32),
+    Controller,
+    /// The numbers of the namespaces behind this one.
+    Namespaces(u32),
+}
+
+/// A controller, as its queues have it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) device: Device,
+    pub(crate) bar: Bar,
+    pub(crate) block: Block,
+    pub(crate) capabilities: Capabilities,
+    generation: AtomicU64,
+    admin: Mutex<Admin>,
+}
+
+#[derive(Debug)]
+struct Admin {
+    /// Kept until the controller is disabled.
+    pair: Option<Pair>,
+    /// Whether the controller is enabled, and has answered all commands of the pair.
+    is_up: bool,
+    interrupt: Interrupt,
+    page: Allocation<u8>,
+    /// Which numbers of queues are taken, from 1 on.
+    taken: Vec<bool>,
+}
+
+impl Shared {
+    /// Brings the controller up.
+    pub(crate) fn new(device: &Device) -> Result<Self> {
+        let info = device.info()?;
+        if info.class != 0x01_0802 {
+            let words = format!("{device} has the class {:06x}, and NVMe 010802", info.class);
+            return Err(Error::Invalid(words));
+        }
+        if !info.coherent {
+            let what = "no view of the CPU's caches, which this driver relies on";
+            return Err(Error::Unsupported(what.into()));
+        }
+        let bar = device.bar(0)?;
+        let block: Block = bar.registers(0)?;
+        let shared = Self {
+            device: device.clone(),
+            capabilities: Capabilities::of(block.capabilities().read())?,
+            bar,
+            block,
+            generation: AtomicU64::new(0),
+            admin: Mutex::new(Admin {
+                pair: None,
+                is_up: false,
+                interrupt: device.interrupt(0)?,
+                page: device.alloc(PAGE)?,
+                taken: Vec::new(),
+            }),
+        };
+        shared.reset(0)?;
+        Ok(shared)
+    }
+
+    /// The number of the generation. Commands of an earlier one are not worked on any more.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn admin(&self) -> MutexGuard<'_, Admin> {
+        self.admin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resets the controller, unless somebody else has since the generation `seen`.
+    ///
+    /// # Errors
+    ///
+    /// If the controller cannot be disabled, the generation stays, and the controller may still
+    /// work on memory. If it cannot be enabled, the generation is a new one, and the next command
+    /// of the admin queue ends with [`Error::Down`].
+    pub(crate) fn reset(&self, seen: u64) -> Result<()> {
+        let mut admin = self.admin();
+        if self.generation() != seen {
+            return Ok(());
+        }
+        admin.is_up = false;
+        self.disable()?;
+        self.generation.store(seen + 1, Ordering::Release);
+        self.enable(&mut admin)
+    }
+
+    /// Disables the controller: by its own register, or else by a reset of the PCI function.
+    fn disable(&self) -> Result<()> {
+        self.look_for_device()?;
+        self.block.configuration().write(0);
+        match self.wait_for(|state| Ok(!state.is_ready())) {
+            Err(Error::TimedOut) => Ok(self.device.reset()?),
+            other => other,
+        }
+    }
+
+    fn enable(&self, admin: &mut Admin) -> Result<()> {
+        let Capabilities { stride, .. } = self.capabilities;
+        let pair = admin
+            .pair
+            .insert(Pair::new(&self.device, &self.bar, stride, 0, ENTRIES)?);
+        let (submissions, completions) = pair.addresses()?;
+        let entries = u32::from(ENTRIES) - 1;
+        self.block.admin_entries().write((entries << 16) | entries);
+        self.block.admin_submissions().write(submissions);
+        self.block.admin_completions().write(completions);
+        self.block.configuration().write(ENABLED);
+        self.wait_for(|state| Ok(state.works()?.is_ready()))?;
+        admin.is_up = true;
+        // Feature 7: the number of queues of both kinds, less one.
+        let wanted = u32::from(QUEUES) - 1;
+        let words = [7, (wanted << 16) | wanted, 0, 0, 0, 0];
+        let granted = admin.execute(
+            self,
+            Entry {
+                opcode: opcode::SET_FEATURES,
+                words,
+                ..Entry::default()
+            },
+        )?;
+        let queues = (granted >> 16).min(granted & 0xffff).min(wanted) + 1;
+        // After a reset there may be queues that begin anew; their numbers stay.
+        if admin.taken.is_empty() {
+            admin.taken = vec![false; queues as usize];
+        }
+        Ok(())
+    }
+
+    /// Waits until the status register says something.
+    fn wait_for(&self, done: impl Fn(State) -> Result<bool>) -> Result<()> {
+        let deadline = Instant::now() + self.capabilities.patience;
+        while !done(State::read(&self.block)?)? {
+            if Instant::now() > deadline {
+                return Err(Error::TimedOut);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Looks whether the device is there, and the controller works.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`], [`Error::Fatal`].
+    pub(crate) fn check(&self) -> Result<()> {
+        self.look_for_device()?;
+        State::read(&self.block)?.works().map(drop)
+    }
+
+    /// Looks whether the device is there, without its registers, access to which would end the
+    /// program otherwise.
+    pub(crate) fn look_for_device(&self) -> Result<()> {
+        match self.device.info()?.gone {
+            true => Err(Error::Gone),
+            false => Ok(()),
+        }
+    }
+
+    /// Fills a page with what the controller tells, and returns it.
+    pub(crate) fn identify(&self, what: What) -> Result<Vec<u8>> {
+        let mut admin = self.admin();
+        let (namespace, kind) = match what {
+            What::Namespace(id) => (id, 0),
+            What::Controller => (0, 1),
+            What::Namespaces(behind) => (behind, 2),
+        };
+        let entry = Entry {
+            opcode: opcode::IDENTIFY,
+            namespace,
+            pages: [admin.page.device_addr(), 0],
+            words: [kind, 0, 0, 0, 0, 0],
+            ..Entry::default()
+        };
+        admin.execute(self, entry)?;
+        Ok(admin.page.to_vec())
+    }
+
+    /// Takes a number for a pair of queues.
+    pub(crate) fn take_number(&self) -> Result<u16> {
+        let mut admin = self.admin();
+        let free = admin.taken.iter().position(|taken| !taken);
+        let Some(index) = free else {
+            let what = format!("{} queues, and all are in use", admin.taken.len());
+            return Err(Error::Unsupported(what));
+        };
+        admin.taken[index] = true;
+        Ok(index as u16 + 1)
+    }
+
+    /// Gives the number of a pair of queues back that the controller does not have.
+    pub(crate) fn give_number(&self, number: u16) {
+        self.admin().taken[usize::from(number) - 1] = false;
+    }
+
+    /// Makes the controller use a pair of queues, and returns the generation.
+    pub(crate) fn create(
+        &self,
+        pair: &Pair,
+        number: u16,
+        entries: u16,
+        vector: Option<u32>,
+    ) -> Result<u64> {
+        let mut admin = self.admin();
+        let (submissions, completions) = pair.addresses()?;
+        let size = (u32::from(entries - 1) << 16) | u32::from(number);
+        let interrupts = vector.map_or(0, |vector| (vector << 16) | 2);
+        admin.execute(
+            self,
+            Entry {
+                opcode: opcode::CREATE_COMPLETIONS,
+                pages: [completions, 0],
+                words: [size, interrupts | 1, 0, 0, 0, 0],
+                ..Entry::default()
+            },
+        )?;
+        let created = admin.execute(
+            self,
+            Entry {
+                opcode: opcode::CREATE_SUBMISSIONS,
+                pages: [submissions, 0],
+                words: [size, (u32::from(number) << 16) | 1, 0, 0, 0, 0],
+                ..Entry::default()
+            },
+        );
+        if let Err(error) = created {
+            admin.delete(self, opcode::DELETE_COMPLETIONS, number)?;
+            return Err(error);
+        }
+        Ok(self.generation())
+    }
+
+    /// Makes the controller forget a pair of queues of a generation, and end their commands.
+    pub(crate) fn delete(&self, number: u16, generation: u64) -> Result<()> {
+        let mut admin = self.admin();
+        if self.generation() != generation {
+            return Ok(());
+        }
+        admin.delete(self, opcode::DELETE_SUBMISSIONS, number)?;
+        admin.delete(self, opcode::DELETE_COMPLETIONS, number)
+    }
+}
+
+impl Drop for Shared {
+    /// Shuts the controller down, so that what is in its caches is not lost, and disables it.
+    fn drop(&mut self) {
+        if self.check().is_err() {
+            return;
+        }
+        self.block.configuration().write(ENABLED | SHUT_DOWN);
+        // If it does not answer, nothing more can be done.
+        let _ = self.wait_for(|state| Ok(state.is_shut_down()));
+        let _ = self.disable();
+    }
+}
+
+impl Admin {
+    fn delete(&mut self, shared: &Shared, opcode: u8, number: u16) -> Result<()> {
+        let words = [number.into(), 0, 0, 0, 0, 0];
+        let entry = Entry {
+            opcode,
+            words,
+            ..Entry::default()
+        };
+        self.execute(shared, entry).map(drop)
+    }
+
+    /// Executes a command, and returns its result.
+    fn execute(&mut self, shared: &Shared, entry: Entry) -> Result<u32> {
+        let Some(pair) = self.pair.as_mut().filter(|_| self.is_up) else {
+            return Err(Error::Down);
+        };
+        shared.look_for_device()?;
+        pair.push(entry)?;
+        pair.tell();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(completion) = pair.pop()? {
+                completion.outcome()?;
+                return Ok(completion.result);
+            }
+            if Instant::now() > deadline {
+                // Its answer could be taken for that of the next one.
+                self.is_up = false;
+                return Err(Error::TimedOut);
+            }
+            match self.interrupt.wait_timeout(PAUSE) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => shared.check()?,
+                waited => drop(waited?),
+            }
+        }
+    }
+}

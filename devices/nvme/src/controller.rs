@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A controller: brought up, identified, and the maker of queues and namespaces.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pinmap::Device;
+
+use crate::admin::{Shared, What};
+use crate::error::{Error, Result};
+use crate::identify::{Identity, Namespace};
+use crate::memory::Memory;
+use crate::options::QueueOptions;
+use crate::queue::Queue;
+
+/// An NVMe controller that this program drives. Its queues and namespaces keep it up: when the last
+/// of them is dropped, the controller is shut down.
+///
+/// ```no_run
+/// use pinmap_nvme::Controller;
+/// # fn f(device: &pinmap::Device) -> pinmap_nvme::Result<()> {
+/// let controller = Controller::open(device)?;
+/// println!("{}", controller.identity().model);
+/// for id in controller.namespaces()? {
+///     let namespace = controller.namespace(id)?;
+///     println!("{id}: {} blocks of {} bytes", namespace.blocks(), namespace.block_len());
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Controller {
+    shared: Arc<Shared>,
+    identity: Arc<Identity>,
+}
+
+impl Controller {
+    /// Resets a controller, brings it up, and identifies it. Takes its interrupt vector 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`]: the device is no NVMe controller; [`Error::Unsupported`]: it cannot do
+    /// what this driver needs; [`Error::Pinmap`]: another program owns it, for instance;
+    /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: it does not come up.
+    pub fn open(device: &Device) -> Result<Self> {
+        let shared = Arc::new(Shared::new(device)?);
+        let page = shared.identify(What::Controller)?;
+        let identity = Identity::of(&page, shared.block.version().read());
+        Ok(Self {
+            shared,
+            identity: Arc::new(identity),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    /// The properties of the controller.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Asks for the numbers of the namespaces that are active.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`]: the controller reports an error; otherwise as for
+    /// [`namespace`](Self::namespace).
+    pub fn namespaces(&self) -> Result<Vec<u32>> {
+        let mut found: Vec<u32> = Vec::new();
+        loop {
+            let behind = found.last().copied().unwrap_or(0);
+            let page = self.shared.identify(What::Namespaces(behind))?;
+            let numbers = page.chunks_exact(4).map(|bytes| {
+                let bytes = [bytes[0], bytes[1], bytes[2], bytes[3]];
+                u32::from_le_bytes(bytes)
+            });
+            let before = found.len();
+            // They grow, so a controller that repeats itself cannot keep this from ending.
+            found.extend(numbers.take_while(|&number| number > behind));
+            if found.len() - before < page.len() / 4 {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Identifies a namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`]: there is none with this number, or it is not active;
+    /// [`Error::Unsupported`]: its blocks have metadata, or other lengths than 512 bytes to 64 KiB;
+    /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: the controller does not answer.
+    pub fn namespace(&self, id: u32) -> Result<Namespace> {
+        match self.shared.identify(What::Namespace(id)) {
+            Ok(page) => Namespace::of(Arc::clone(&self.shared), id, &page),
+            Err(Error::Status(status)) if (status.kind(), status.code()) == (0, 0x0b) => {
+                Err(Error::Invalid(format!("there is no namespace {id}")))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a queue, for commands with memory of one type. Its commands wait for no other queue,
+    /// so each thread has one of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`]: the options make no sense; [`Error::Unsupported`]: the controller has no
+    /// more queues; [`Error::Pinmap`]: there is no interrupt vector left, or no memory.
+    pub fn queue<M: Memory>(&self, options: QueueOptions) -> Result<Queue<M>> {
+        Queue::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&self.identity),
+            options,
+        )
+    }
+
+    /// Resets the controller. Commands in flight end with [`Error::Reset`], and all queues can be
+    /// used further on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: the controller does not come up.
+    pub fn reset(&self) -> Result<()> {
+        self.shared.reset(self.shared.generation())
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Controller").field(&self.identity).finish()
+    }
+}

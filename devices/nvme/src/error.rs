@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Errors: of the driver pinmap, of the controller, and of what was asked for.
+
+use std::fmt;
+
+use pinmap::{ErrorKind, ErrorWith};
+
+/// The result of the functions of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of this crate.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The crate pinmap could not do something.
+    Pinmap(pinmap::Error),
+    /// The controller lacks something.
+    Unsupported(String),
+    /// The request makes no sense; nothing was begun.
+    Invalid(String),
+    /// As many commands are in flight as the queue has room for.
+    Full,
+    /// The controller has executed the command, and reports an error.
+    Status(Status),
+    /// The command took too long. The controller was reset, unless this is about bringing it up.
+    TimedOut,
+    /// The controller was reset while the command was in flight. It may have been executed.
+    Reset,
+    /// The controller has failed, as its status register says (CFS).
+    Fatal,
+    /// The controller completed a command that was not in flight, and was reset for that.
+    Confused,
+    /// The controller did not come up after a reset, or its admin queue has not answered.
+    /// [`Controller::reset`](crate::Controller::reset) tries once more.
+    Down,
+    /// The controller was unplugged, or unbound from pinmap.
+    Gone,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pinmap(error) => error.fmt(f),
+            Self::Unsupported(what) => write!(f, "the controller has {what}"),
+            Self::Invalid(what) => f.write_str(what),
+            Self::Full => f.write_str("the queue is full: wait for a command first"),
+            Self::Status(status) => write!(f, "the controller reports: {status}"),
+            Self::TimedOut => f.write_str("the controller did not answer in time"),
+            Self::Reset => f.write_str("the controller was reset before it had answered"),
+            Self::Fatal => f.write_str("the controller has failed (CSTS.CFS)"),
+            Self::Confused => f.write_str("the controller answered what nobody had asked"),
+            Self::Down => f.write_str("the controller is not up: it has to be reset"),
+            Self::Gone => f.write_str("the controller is gone"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Pinmap(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<pinmap::Error> for Error {
+    fn from(error: pinmap::Error) -> Self {
+        match error.kind() {
+            ErrorKind::Gone => Self::Gone,
+            _ => Self::Pinmap(error),
+        }
+    }
+}
+
+impl<T> From<ErrorWith<T>> for Error {
+    fn from(error: ErrorWith<T>) -> Self {
+        error.into_error().into()
+    }
+}
+
+impl From<Status> for Error {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+/// An error that a command ended with, and the memory that it had.
+pub struct Failed<M> {
+    /// The error.
+    pub error: Error,
+    /// The memory of the command, unless it had none, or the controller still works on it.
+    pub memory: Option<M>,
+}
+
+impl<M> fmt::Debug for Failed<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Failed").field(&self.error).finish()
+    }
+}
+
+impl<M> fmt::Display for Failed<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for Failed<M> {}
+
+impl<M> From<Failed<M>> for Error {
+    fn from(failed: Failed<M>) -> Self {
+        failed.error
+    }
+}
+
+/// The status of a command: a type and a code of the specification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Status(u16);
+
+impl Status {
+    /// A status as completions have it, without the phase bit.
+    pub(crate) fn new(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn is_success(self) -> bool {
+        self.0 & 0x7ff == 0
+    }
+
+    /// The status code type: 0 generic, 1 of this command, 2 of the medium, 3 of the path.
+    pub fn kind(self) -> u8 {
+        ((self.0 >> 8) & 7) as u8
+    }
+
+    /// The status code.
+    pub fn code(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Whether the same command would fail again.
+    pub fn do_not_retry(self) -> bool {
+        self.0 & (1 << 14) != 0
+    }
+
+    fn words(self) -> Option<&'static str> {
+        Some(match (self.kind(), self.code()) {
+            (0, 0x01) => "there is no such command",
+            (0, 0x02) => "a field of the command is invalid",
+            (0, 0x04) => "the memory could not be read or written",
+            (0, 0x06) => "an internal error",
+            (0, 0x07) => "the command was aborted",
+            (0, 0x08) => "the command was aborted, because its queue was deleted",
+            (0, 0x0b) => "there is no such namespace",
+            (0, 0x80) => "a block is beyond the end",
+            (0, 0x81) => "the capacity is exceeded",
+            (0, 0x82) => "the namespace is not ready",
+            (1, 0x82) => "a block cannot be written",
+            (2, 0x80) => "the medium cannot be written",
+            (2, 0x81) => "the medium cannot be read",
+            (2, 0x85) => "the blocks differ",
+            (2, 0x86) => "access is denied",
+            (2, 0x87) => "a block was never written",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(words) = self.words() {
+            write!(f, "{words} ")?;
+        }
+        let retry = if self.do_not_retry() {
+            ", for good"
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "(type {}, code {:#04x}{retry})",
+            self.kind(),
+            self.code()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_in_words() {
+        let words = |bits| Status::new(bits).to_string();
+        assert_eq!(
+            words(0x4080),
+            "a block is beyond the end (type 0, code 0x80, for good)"
+        );
+        assert_eq!(words(0x0285), "the blocks differ (type 2, code 0x85)");
+        assert_eq!(words(0x07ff), "(type 7, code 0xff)");
+        // What more there is to know makes no error.
+        assert!(Status::new(0x6000).is_success());
+        assert!(!Status::new(1).is_success());
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A driver for NVMe controllers in user space, without a copy and without unsafe code.
+//!
+//! The crate drives any controller of NVM Express 1.3 to 2.0 that is bound to pinmap. A
+//! [`Controller`] is brought up and identified, a [`Namespace`] makes [`Command`]s, and a [`Queue`]
+//! executes them, one queue for each thread, without a lock between them. The words are those of
+//! the specification, but a *logical block* is a block.
+//!
+//! ```no_run
+//! use pinmap::{Access, Buffer, Device, Registration};
+//! use pinmap_nvme::{Controller, Queue, QueueOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::open_pci("0000:01:00.0".parse()?)?;
+//! let controller = Controller::open(&device)?;
+//! let namespace = controller.namespace(1)?;
+//! let mut queue: Queue<Registration> = controller.queue(QueueOptions::new())?;
+//!
+//! let mut buffer = Buffer::new(4096)?;
+//! buffer[..5].copy_from_slice(b"hello");
+//! let memory = buffer.register(&device, Access::ReadWrite)?;
+//! // The command owns the memory until it is done.
+//! let memory = queue.run(namespace.write(0, memory))?.expect("it had memory");
+//! let memory = queue.run(namespace.read(8, memory))?.expect("it had memory");
+//! let buffer = memory.release()?; // what the blocks from 8 on contain
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is guaranteed
+//!
+//! - A command owns its [`Memory`] until it is done, so that safe code can neither free nor release
+//!   what the controller works on. Memory comes back with each error, too. If a command takes too
+//!   long, its memory comes back when the controller has been reset, and not before.
+//! - The controller reaches nothing else: the IOMMU stops what the driver pinmap has not mapped.
+//! - What is refused, such as blocks beyond the end, was not begun.
+//!
+//! Once the controller is unplugged, or unbound, commands end with [`Error::Gone`]. A program that
+//! submits one at that moment gets `SIGBUS`, as with each register of a device that is gone.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod check;
+mod command;
+mod controller;
+mod entry;
+mod error;
+mod identify;
+mod memory;
+mod options;
+mod pair;
+mod queue;
+mod registers;
+
+pub use command::Command;
+pub use controller::Controller;
+pub use error::{Error, Failed, Result, Status};
+pub use identify::{Identity, Namespace, Optional};
+pub use memory::Memory;
+pub use options::QueueOptions;
+pub use queue::{Done, Queue};
+
+/// The examples in the document, which are tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/nvme.md")]
+mod document {}
+
+// Entries of queues and lists are little-endian, and are stored as they are.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// Bytes of a page, for the controller.
+const PAGE: usize = 4096;

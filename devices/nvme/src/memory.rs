@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory: what a controller can read from or write to.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pinmap::{Access, Allocation, Device, Registration, Result};
+
+use crate::PAGE;
+
+/// Memory that a command can own: registered, or allocated by the driver; in an `Arc` it is the
+/// memory of several commands at once, and boxed (`Box<dyn Memory>`) each command of a queue has
+/// another kind.
+///
+/// References are none: a command that is forgotten would outlive what it has borrowed.
+pub trait Memory: 'static {
+    /// The device that reaches the memory.
+    fn device(&self) -> &Device;
+
+    /// Length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The access that the device has.
+    fn access(&self) -> Access;
+
+    /// Calls a function for each page that has some of these bytes, with the device address of the
+    /// first of them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Registration::segments`].
+    fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()>;
+}
+
+impl<M: 'static> Memory for Registration<M> {
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn access(&self) -> Access {
+        self.access()
+    }
+
+    fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()> {
+        self.segments(bytes, PAGE as u64, PAGE)?
+            .for_each(|(addr, _)| each(addr));
+        Ok(())
+    }
+}
+
+impl<T: 'static> Memory for Allocation<T> {
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
+    fn len(&self) -> usize {
+        self.len() * size_of::<T>()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+
+    fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()> {
+        self.segments(bytes, PAGE as u64, PAGE)?
+            .for_each(|(addr, _)| each(addr));
+        Ok(())
+    }
+}
+
+macro_rules! pointers {
+    ($($pointer:ident)*) => { $(
+        impl<M: Memory + ?Sized> Memory for $pointer<M> {
+            fn device(&self) -> &Device {
+                (**self).device()
+            }
+
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+
+            fn access(&self) -> Access {
+                (**self).access()
+            }
+
+            fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()> {
+                (**self).pages(bytes, each)
+            }
+        }
+    )* };
+}
+
+pointers! { Arc Box }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options of queues: how many commands, how waits wait, and for how long.
+
+use std::time::Duration;
+
+/// Options of a queue.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use pinmap_nvme::QueueOptions;
+///
+/// // 32 commands in flight. Waits poll for 20 microseconds, and sleep afterwards.
+/// let options = QueueOptions::new().depth(32).poll_first(Duration::from_micros(20));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueOptions {
+    pub(crate) depth: u16,
+    pub(crate) polled: bool,
+    pub(crate) poll_first: Duration,
+    pub(crate) timeout: Duration,
+}
+
+impl QueueOptions {
+    /// Options for 64 commands in flight, each of which may take 30 seconds, and whose ends raise
+    /// an interrupt.
+    pub fn new() -> Self {
+        Self {
+            depth: 64,
+            polled: false,
+            poll_first: Duration::ZERO,
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets how many commands can be in flight at once.
+    #[must_use]
+    pub fn depth(mut self, depth: u16) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// Has waits poll, and never sleep. The queue takes no interrupt vector.
+    #[must_use]
+    pub fn polled(mut self) -> Self {
+        self.polled = true;
+        self
+    }
+
+    /// Has waits poll for so long before they sleep.
+    #[must_use]
+    pub fn poll_first(mut self, time: Duration) -> Self {
+        self.poll_first = time;
+        self
+    }
+
+    /// Sets how long a command may take before the controller is reset.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}

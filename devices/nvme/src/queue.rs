@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues: where commands are given to the controller, and come back with their memory.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pinmap::{Allocation, ErrorKind, Interrupt};
+
+use crate::admin::{Shared, PAUSE};
+use crate::command::{Command, What};
+use crate::entry::Completion;
+use crate::error::{Error, Failed, Result};
+use crate::identify::Identity;
+use crate::memory::Memory;
+use crate::options::QueueOptions;
+use crate::pair::Pair;
+use crate::PAGE;
+
+/// Entries of a list: a page of them.
+const LIST: usize = PAGE / size_of::<u64>();
+
+/// A command that is done. Returned by [`Queue::wait`] and [`Queue::poll`].
+pub struct Done<M> {
+    /// The number that [`Queue::submit`] has returned.
+    pub number: u64,
+    /// The memory of the command, if it had some.
+    pub memory: Option<M>,
+    /// Whether the command succeeded.
+    pub result: Result<()>,
+}
+
+impl<M> fmt::Debug for Done<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let result = &self.result;
+        f.debug_tuple("Done")
+            .field(&self.number)
+            .field(result)
+            .finish()
+    }
+}
+
+/// A queue of commands with memory of the type `M`, and of what is done. Made by
+/// [`Controller::queue`](crate::Controller::queue).
+///
+/// A queue belongs to one thread at a time. Commands that are in flight at once are executed in any
+/// order. Dropping a queue ends the commands that are in flight, and then frees their memory.
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer, Registration};
+/// use pinmap_nvme::{Controller, Queue, QueueOptions};
+/// # fn f(controller: &Controller) -> Result<(), pinmap_nvme::Error> {
+/// let namespace = controller.namespace(1)?;
+/// let mut queue: Queue<Registration> = controller.queue(QueueOptions::new().depth(8))?;
+/// for block in 0..8 {
+///     let memory = Buffer::new(4096)?.register(controller.device(), Access::ReadWrite)?;
+///     queue.submit(namespace.read(8 * block, memory))?;
+/// }
+/// while queue.in_flight() != 0 {
+///     let done = queue.wait()?;
+///     done.result?;
+///     println!("{} is read: {:?}", done.number, done.memory);
+/// }
+/// # Ok(()) }
+/// ```
+pub struct Queue<M> {
+    shared: Arc<Shared>,
+    identity: Arc<Identity>,
+    options: QueueOptions,
+    number: u16,
+    pair: Pair,
+    /// The generation in which the controller has the pair.
+    generation: u64,
+    /// `None` for a queue that is polled.
+    interrupt: Option<Interrupt>,
+    /// A page for each command: a list of pages, or of ranges.
+    lists: Allocation<u64>,
+    /// The commands in flight, by their identifiers.
+    slots: Vec<Option<Slot<M>>>,
+    /// Identifiers that no command in flight has.
+    free: Vec<u16>,
+    /// Commands that are done and were not returned.
+    done: VecDeque<Done<M>>,
+    submitted: u64,
+    /// When a wait has last looked whether the controller works.
+    checked: Instant,
+}
+
+struct Slot<M> {
+    number: u64,
+    memory: Option<M>,
+    deadline: Instant,
+}
+
+impl<M: Memory> Queue<M> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        identity: Arc<Identity>,
+        options: QueueOptions,
+    ) -> Result<Self> {
+        let depth = options.depth;
+        // One place stays free, so that a full queue does not look like an empty one.
+        if depth == 0 || u32::from(depth) >= shared.capabilities.entries {
+            let most = shared.capabilities.entries - 1;
+            let words = format!("a queue has 1 to {most} commands in flight, not {depth}");
+            return Err(Error::Invalid(words));
+        }
+        let device = &shared.device;
+        let lists = device.alloc(usize::from(depth) * LIST)?;
+        let number = shared.take_number()?;
+        let make = || -> Result<_> {
+            let interrupt = match options.polled {
+                true => None,
+                false => Some(device.interrupt(number.into())?),
+            };
+            let (pair, generation) = create(&shared, &interrupt, number, depth)?;
+            Ok((interrupt, pair, generation))
+        };
+        let made = make().inspect_err(|_| shared.give_number(number));
+        let (interrupt, pair, generation) = made?;
+        Ok(Self {
+            number,
+            pair,
+            generation,
+            interrupt,
+            lists,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            done: VecDeque::with_capacity(depth.into()),
+            submitted: 0,
+            checked: Instant::now(),
+            shared,
+            identity,
+            options,
+        })
+    }
+
+    /// How many commands were submitted, and not returned as done.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len() + self.done.len()
+    }
+
+    /// How many commands can be submitted before one must be waited for.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The interrupt that the ends of commands raise, for event loops: when it is readable,
+    /// [`poll`](Self::poll) until nothing is done. `None` if the queue is polled.
+    pub fn interrupt(&self) -> Option<&Interrupt> {
+        self.interrupt.as_ref()
+    }
+
+    /// Gives a command to the controller, and returns its number. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error, and nothing was begun.
+    ///
+    /// [`Error::Invalid`]: the blocks are not all in the namespace, or of another controller; the
+    /// memory is not whole blocks, too long, not aligned to 4 bytes, of another device, or may not
+    /// be written; [`Error::Unsupported`]: the controller lacks the command; [`Error::Full`]: as
+    /// many commands are in flight as have room; [`Error::Down`], [`Error::Gone`]: the controller
+    /// did not come up after a reset.
+    pub fn submit(&mut self, command: Command<'_, M>) -> Result<u64, Failed<M>> {
+        let number = self.push(command)?;
+        self.pair.tell();
+        Ok(number)
+    }
+
+    /// Submits a command as [`submit`](Self::submit) does, but tells the controller only by the
+    /// next `submit`, `poll` or `wait`, of all commands at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Self::submit).
+    pub fn push(&mut self, command: Command<'_, M>) -> Result<u64, Failed<M>> {
+        if let Err(error) = self.give(&command) {
+            let memory = command.into_memory();
+            return Err(Failed { error, memory });
+        }
+        // `give` has used the last one.
+        let Some(id) = self.free.pop() else {
+            unreachable!("a full queue takes no command")
+        };
+        let number = self.submitted;
+        self.submitted += 1;
+        self.slots[usize::from(id)] = Some(Slot {
+            number,
+            memory: command.into_memory(),
+            deadline: Instant::now() + self.options.timeout,
+        });
+        Ok(number)
+    }
+
+    /// Writes the entry for a command, with the identifier that is free next.
+    fn give(&mut self, command: &Command<'_, M>) -> Result<()> {
+        let mut entry = command.entry(&self.shared, &self.identity)?;
+        self.renew()?;
+        let &id = self.free.last().ok_or(Error::Full)?;
+        let list = usize::from(id) * LIST;
+        match &command.what {
+            What::Transfer(_, _, memory, bytes) => {
+                entry.pages = self.list_pages(list, memory, bytes.clone())?;
+            }
+            What::Deallocate(ranges) => {
+                for (index, blocks) in ranges.iter().enumerate() {
+                    let len = blocks.end - blocks.start;
+                    self.lists
+                        .write(list + 2 * index, &[len << 32, blocks.start])?;
+                }
+                entry.pages[0] = self.list_addr(list);
+            }
+            _ => {}
+        }
+        entry.id = id;
+        Ok(self.pair.push(entry)?)
+    }
+
+    /// Tells the entry of a command where its memory is: its first page, and its second one or the
+    /// list of all others, which begins at `list`.
+    fn list_pages(&mut self, list: usize, memory: &M, bytes: Range<usize>) -> Result<[u64; 2]> {
+        let (mut pages, mut count) = ([0; 2], 0);
+        let mut each = |addr| {
+            if let Some(page) = pages.get_mut(count) {
+                *page = addr;
+            }
+            count += 1;
+        };
+        memory.pages(bytes.clone(), &mut each)?;
+        if pages[0] % 4 != 0 {
+            let words = format!("the memory at {:#x} is not aligned to 4 bytes", pages[0]);
+            return Err(Error::Invalid(words));
+        }
+        if count > 2 {
+            let (mut others, mut at) = ([0; LIST], 0);
+            let mut each = |addr| {
+                if at > 0 {
+                    others[at - 1] = addr;
+                }
+                at += 1;
+            };
+            memory.pages(bytes, &mut each)?;
+            self.lists.write(list, &others[..count - 1])?;
+            pages[1] = self.list_addr(list);
+        }
+        Ok(pages)
+    }
+
+    fn list_addr(&self, list: usize) -> u64 {
+        self.lists.device_addr() + (list * size_of::<u64>()) as u64
+    }
+
+    /// Executes a command, and waits for it. Returns its memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Self::submit); [`Error::Status`]: the controller reports an error; others
+    /// as for [`wait`](Self::wait). If there is no memory with the error, it is returned by `wait`
+    /// when the controller does not work on it any more.
+    pub fn run(&mut self, command: Command<'_, M>) -> Result<Option<M>, Failed<M>> {
+        let number = self.submit(command)?;
+        let lost = |error| Failed {
+            error,
+            memory: None,
+        };
+        let since = Instant::now();
+        loop {
+            self.gather().map_err(lost)?;
+            let index = self.done.iter().position(|done| done.number == number);
+            if let Some(Done { memory, result, .. }) = index.and_then(|i| self.done.remove(i)) {
+                return match result {
+                    Ok(()) => Ok(memory),
+                    Err(error) => Err(Failed { error, memory }),
+                };
+            }
+            self.idle(since).map_err(lost)?;
+        }
+    }
+
+    /// Returns a command that is done, if one is. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The controller completed a command that is not in flight, and cannot be reset, as for
+    /// [`check`](Self::check).
+    pub fn poll(&mut self) -> Result<Option<Done<M>>> {
+        self.gather()?;
+        Ok(self.done.pop_front())
+    }
+
+    /// Waits until a command is done, and returns it. Meanwhile it does as [`check`](Self::check).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`]: no command is in flight; otherwise as for [`check`](Self::check).
+    pub fn wait(&mut self) -> Result<Done<M>> {
+        let since = Instant::now();
+        loop {
+            if let Some(done) = self.poll()? {
+                return Ok(done);
+            }
+            if self.in_flight() == 0 {
+                return Err(Error::Invalid("no command is in flight".into()));
+            }
+            self.idle(since)?;
+        }
+    }
+
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor. It does
+    /// not [`check`](Self::check), because that takes a timer, which the executor has.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait); [`Error::Unsupported`]: the queue is polled.
+    pub async fn next(&mut self) -> Result<Done<M>> {
+        loop {
+            if let Some(done) = self.poll()? {
+                return Ok(done);
+            }
+            if self.in_flight() == 0 {
+                return Err(Error::Invalid("no command is in flight".into()));
+            }
+            let Some(interrupt) = &self.interrupt else {
+                let words = "no interrupt for this queue, which is polled";
+                return Err(Error::Unsupported(words.into()));
+            };
+            match interrupt.wait_async().await {
+                Err(error) if error.kind() == ErrorKind::Gone => self.lose(),
+                came => _ = came?,
+            }
+        }
+    }
+
+    /// Looks whether the controller works, and no command takes too long; otherwise resets it, so
+    /// that all commands in flight are done, with an error. A program that only polls calls this
+    /// now and then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Pinmap`]: the controller cannot be reset. If
+    /// it could not be disabled either, commands stay in flight. [`Error::Gone`]: it does not
+    /// answer, though it is still bound to the driver.
+    pub fn check(&mut self) -> Result<()> {
+        let now = Instant::now();
+        match self.shared.check() {
+            // The driver has taken all memory from it.
+            Err(Error::Gone) if matches!(self.shared.look_for_device(), Err(Error::Gone)) => {
+                self.lose();
+                Ok(())
+            }
+            Err(Error::Fatal) => self.reset(|_| Error::Fatal),
+            Ok(()) if self.slots.iter().flatten().any(|slot| slot.deadline <= now) => {
+                self.reset(|slot| match slot.deadline <= now {
+                    true => Error::TimedOut,
+                    false => Error::Reset,
+                })
+            }
+            other => other,
+        }
+    }
+
+    /// Resets the controller, and ends the commands in flight.
+    fn reset(&mut self, why: impl Fn(&Slot<M>) -> Error) -> Result<()> {
+        let reset = self.shared.reset(self.generation);
+        if self.generation != self.shared.generation() {
+            self.end(why);
+        }
+        reset
+    }
+
+    /// Ends the commands in flight, on whose memory the controller does not work any more.
+    fn end(&mut self, why: impl Fn(&Slot<M>) -> Error) {
+        for (id, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(slot) = slot.take() {
+                self.free.push(id as u16);
+                self.done.push_back(Done {
+                    number: slot.number,
+                    result: Err(why(&slot)),
+                    memory: slot.memory,
+                });
+            }
+        }
+    }
+
+    /// Ends the commands in flight of a device that is gone, from which the driver has taken all
+    /// memory. The next command asks again whether it is.
+    fn lose(&mut self) {
+        self.generation = 0;
+        self.end(|_| Error::Gone);
+    }
+
+    /// Begins anew after a reset.
+    #[inline]
+    fn renew(&mut self) -> Result<()> {
+        if self.generation != self.shared.generation() {
+            self.end(|_| Error::Reset);
+            let depth = self.options.depth;
+            let made = create(&self.shared, &self.interrupt, self.number, depth)?;
+            (self.pair, self.generation) = made;
+        }
+        Ok(())
+    }
+
+    /// Takes what the controller has completed.
+    #[inline]
+    fn gather(&mut self) -> Result<()> {
+        if self.generation != self.shared.generation() {
+            self.end(|_| Error::Reset);
+            return Ok(());
+        }
+        self.pair.tell();
+        while let Some(completion) = self.pair.pop()? {
+            if !self.complete(completion) {
+                return self.reset(|_| Error::Confused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the command was in flight.
+    #[inline]
+    fn complete(&mut self, completion: Completion) -> bool {
+        let slot = self.slots.get_mut(usize::from(completion.id));
+        let Some(slot) = slot.and_then(Option::take) else {
+            return false;
+        };
+        self.free.push(completion.id);
+        self.done.push_back(Done {
+            number: slot.number,
+            memory: slot.memory,
+            result: completion.outcome().map_err(Error::from),
+        });
+        true
+    }
+
+    /// Polls or sleeps for a moment, as the options say, in a wait that has begun at `since`.
+    fn idle(&mut self, since: Instant) -> Result<()> {
+        if self.checked.elapsed() >= PAUSE.min(self.options.timeout) {
+            self.checked = Instant::now();
+            return self.check();
+        }
+        let interrupt = self.interrupt.as_ref();
+        let Some(interrupt) = interrupt.filter(|_| since.elapsed() >= self.options.poll_first)
+        else {
+            (0..16).for_each(|_| std::hint::spin_loop());
+            return Ok(());
+        };
+        match interrupt.wait_timeout(PAUSE.min(self.options.timeout)) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => {}
+            Err(error) if error.kind() == ErrorKind::Gone => self.lose(),
+            came => _ = came?,
+        }
+        Ok(())
+    }
+}
+
+/// Makes a pair of queues, which the controller has from this generation on.
+fn create(
+    shared: &Shared,
+    interrupt: &Option<Interrupt>,
+    number: u16,
+    depth: u16,
+) -> Result<(Pair, u64)> {
+    let (stride, entries) = (shared.capabilities.stride, depth + 1);
+    let pair = Pair::new(&shared.device, &shared.bar, stride, number, entries)?;
+    let vector = interrupt.as_ref().map(Interrupt::vector);
+    let generation = shared.create(&pair, number, entries, vector)?;
+    Ok((pair, generation))
+}
+
+impl<M> Drop for Queue<M> {
+    fn drop(&mut self) {
+        if self.shared.delete(self.number, self.generation).is_err() {
+            // A reset ends them, too. If that fails, freeing the memory takes it from the device.
+            let _ = self.shared.reset(self.generation);
+        }
+        // Whoever gets the number takes the vector.
+        self.interrupt = None;
+        self.shared.give_number(self.number);
+    }
+}
+
+impl<M> fmt::Debug for Queue<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_flight = self.slots.iter().flatten().count();
+        f.debug_struct("Queue")
+            .field("number", &self.number)
+            .field("in_flight", &in_flight)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The registers of a controller (NVM Express Base Specification, "Controller Properties").
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+pinmap::registers! {
+    /// The registers before the doorbells.
+    pub(crate) struct Block: 0x38 {
+        0x00 => capabilities: ReadOnly<u64>,
+        0x08 => version: ReadOnly<u32>,
+        0x14 => configuration: ReadWrite<u32>,
+        0x1c => status: ReadOnly<u32>,
+        0x24 => admin_entries: WriteOnly<u32>,
+        0x28 => admin_submissions: WriteOnly<u64>,
+        0x30 => admin_completions: WriteOnly<u64>,
+    }
+}
+
+/// Offset of the first doorbell.
+pub(crate) const DOORBELLS: usize = 0x1000;
+
+/// Configuration: enabled, with pages of 4 KiB, entries of 64 and of 16 bytes, and the commands for
+/// blocks.
+pub(crate) const ENABLED: u32 = (4 << 20) | (6 << 16) | 1;
+/// Configuration: the power will go.
+pub(crate) const SHUT_DOWN: u32 = 1 << 14;
+
+/// The status register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State(u32);
+
+impl State {
+    /// Reads the status.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`]: nobody answers.
+    pub(crate) fn read(block: &Block) -> Result<Self> {
+        Self::of(block.status().read())
+    }
+
+    fn of(status: u32) -> Result<Self> {
+        match status {
+            // The root complex answers so for a function that is not there.
+            u32::MAX => Err(Error::Gone),
+            status => Ok(Self(status)),
+        }
+    }
+
+    /// Looks whether the controller has failed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fatal`]: it has.
+    pub(crate) fn works(self) -> Result<Self> {
+        match self.0 & (1 << 1) {
+            0 => Ok(self),
+            _ => Err(Error::Fatal),
+        }
+    }
+
+    pub(crate) fn is_ready(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    pub(crate) fn is_shut_down(self) -> bool {
+        (self.0 >> 2) & 3 == 2
+    }
+}
+
+/// The capabilities that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// Entries that a queue can have.
+    pub(crate) entries: u32,
+    /// How long enabling and disabling may take.
+    pub(crate) patience: Duration,
+    /// Bytes from one doorbell to the next.
+    pub(crate) stride: usize,
+}
+
+impl Capabilities {
+    /// Decodes the register.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`]: nobody answers; [`Error::Unsupported`]: the controller has no commands for
+    /// blocks, or wants larger pages.
+    pub(crate) fn of(register: u64) -> Result<Self> {
+        let bits = |shift: u32, count: u32| (register >> shift) & ((1 << count) - 1);
+        if register == u64::MAX {
+            return Err(Error::Gone);
+        }
+        if bits(37, 1) == 0 {
+            return Err(Error::Unsupported("no commands for blocks".into()));
+        }
+        let smallest = 4096u64 << bits(48, 4);
+        if smallest != crate::PAGE as u64 {
+            let what = format!("pages of 4096 bytes, but {smallest} and more");
+            return Err(Error::Unsupported(what));
+        }
+        Ok(Self {
+            entries: bits(0, 16) as u32 + 1,
+            // In units of half a second; none says 0.
+            patience: Duration::from_millis(500 * bits(24, 8).max(1)),
+            stride: 4 << bits(32, 4),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_of_qemu() {
+        let capabilities = Capabilities::of(0x0240_0820_0f01_07ff).expect("supported");
+        assert_eq!(capabilities.entries, 2048);
+        assert_eq!(capabilities.patience, Duration::from_millis(7500));
+        assert_eq!(capabilities.stride, 4);
+    }
+
+    #[test]
+    fn controllers_that_cannot_be_driven_are_refused() {
+        let of = |register| Capabilities::of(register).expect_err("refused").to_string();
+        assert_eq!(of(u64::MAX), Error::Gone.to_string());
+        assert!(of(0x0f01_07ff).contains("commands for blocks"));
+        assert!(of(0x0011_0020_0f01_07ff).contains("but 8192 and more"));
+    }
+
+    #[test]
+    fn status_tells_what_became_of_the_controller() {
+        assert!(matches!(State::of(u32::MAX), Err(Error::Gone)));
+        let failed = State::of(3).expect("an answer");
+        assert!(failed.is_ready() && matches!(failed.works(), Err(Error::Fatal)));
+        let ready = State::of(1).and_then(State::works).expect("it works");
+        assert!(ready.is_ready() && !ready.is_shut_down());
+        assert!(State::of(8).expect("it works").is_shut_down());
+    }
+}
