@@ -53,15 +53,19 @@ static struct listed **list_program(struct listed **end, const char *directory, 
 struct listed *list_tests(const char *directory)
 {
 	const char *devices = getenv("PINMAP_DEVICE");
-	bool paged = devices && (!strcmp(devices, "testgpu") || !strcmp(devices, "all"));
+	const char *ours = "flat";
 	struct listed *tests = NULL, **end = &tests;
 	char path[320], kind[16], program[64];
 	FILE *programs;
 
+	if (devices && (!strcmp(devices, "testgpu") || !strcmp(devices, "all")))
+		ours = "paged";
+	else if (devices && !strcmp(devices, "nvme"))
+		ours = devices;
 	snprintf(path, sizeof(path), "%s/programs", directory);
 	programs = fopen(path, "re");
 	while (programs && fscanf(programs, "%15s %63s", kind, program) == 2)
-		if (!strcmp(kind, "any") || !strcmp(kind, paged ? "paged" : "flat"))
+		if (!strcmp(kind, "any") || !strcmp(kind, ours))
 			end = list_program(end, directory, program);
 	if (programs)
 		fclose(programs);

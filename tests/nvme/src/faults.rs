@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Controllers that do not answer, have failed, or are gone. The tests bring that about by writing
+//! the controller's registers behind the back of the crate.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use pinmap::{Bar, Registration};
+use pinmap_nvme::{Controller, Error, Queue, QueueOptions};
+
+use crate::harness::Outcome;
+use crate::referee::bind;
+use crate::setup::{content, controller, error, memory, pattern, queue, returned};
+
+/// Offsets of registers.
+const CONFIGURATION: usize = 0x14;
+const ADMIN_SUBMISSIONS: usize = 0x28;
+
+/// A queue that does not wait for long.
+fn impatient(controller: &Controller) -> pinmap_nvme::Result<Queue<Registration>> {
+    controller.queue(QueueOptions::new().timeout(Duration::from_millis(300)))
+}
+
+/// Makes the controller forget everything, so that it never answers.
+fn disable(bar: &Bar) -> Outcome {
+    bar.write(CONFIGURATION, 0u32)?;
+    while bar.read::<u32>(0x1c)? & 1 != 0 {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Shows that the queue works, and its memory is the program's again.
+fn works(controller: &Controller, queue: &mut Queue<Registration>, block: u64) -> Outcome {
+    let namespace = controller.namespace(1)?;
+    let bytes = pattern(block, 4096);
+    let memory = memory(controller.device(), &bytes)?;
+    let memory = returned(queue.run(namespace.write(block, memory)))?;
+    memory.write_at(0, &[0; 4096])?;
+    let memory = returned(queue.run(namespace.read(block, memory)))?;
+    assert!(content(&memory, 4096)? == bytes);
+    assert!(memory.release()?[..4096] == bytes[..]);
+    Ok(())
+}
+
+pub(crate) fn lost_command_ends_with_a_reset() -> Outcome {
+    let controller = controller()?;
+    let bar = controller.device().bar(0)?;
+    let namespace = controller.namespace(1)?;
+    let options = QueueOptions::new().timeout(Duration::from_millis(300));
+    for options in [options, options.polled()] {
+        let mut queue = controller.queue::<Registration>(options)?;
+        disable(&bar)?;
+        let lent = memory(controller.device(), &[5; 4096])?;
+        let lost = error(queue.run(namespace.read(0, lent)), true)?;
+        assert!(matches!(lost, Error::TimedOut), "{lost}");
+        works(&controller, &mut queue, 16)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn reset_ends_commands_of_other_threads() -> Outcome {
+    let controller = controller()?;
+    let bar = controller.device().bar(0)?;
+    let namespace = controller.namespace(1)?;
+    let (submitted, all_submitted) = channel();
+    let mut others = Vec::new();
+    for number in 0..3 {
+        let (controller, namespace) = (controller.clone(), namespace.clone());
+        let (submitted, (disabled, go)) = (submitted.clone(), channel::<()>());
+        let body = move || -> Outcome {
+            let mut queue = queue(&controller)?;
+            submitted.send(())?;
+            go.recv()?;
+            queue.submit(namespace.read(0, memory(controller.device(), &[5; 512])?))?;
+            submitted.send(())?;
+            let done = queue.wait()?;
+            assert!(matches!(done.result, Err(Error::Reset)), "{done:?}");
+            assert!(done.memory.is_some(), "the memory is lost");
+            works(&controller, &mut queue, 100 * (number + 1))
+        };
+        let body = move || body().map_err(|error| error.to_string());
+        others.push((disabled, std::thread::spawn(body)));
+    }
+    let mut queue = impatient(&controller)?;
+    others.iter().try_for_each(|_| all_submitted.recv())?;
+    disable(&bar)?;
+    for (disabled, _) in &others {
+        disabled.send(())?;
+    }
+    others.iter().try_for_each(|_| all_submitted.recv())?;
+    let lent = memory(controller.device(), &[5; 512])?;
+    let lost = error(queue.run(namespace.read(0, lent)), true)?;
+    assert!(matches!(lost, Error::TimedOut), "{lost}");
+    works(&controller, &mut queue, 16)?;
+    for (_, thread) in others {
+        thread.join().map_err(|_| "a thread has panicked")??;
+    }
+    Ok(())
+}
+
+pub(crate) fn failed_controller_is_reset() -> Outcome {
+    let controller = controller()?;
+    let bar = controller.device().bar(0)?;
+    let namespace = controller.namespace(1)?;
+    let mut queue = queue(&controller)?;
+    disable(&bar)?;
+    // An admin queue that does not begin with a page is a failure.
+    bar.write(ADMIN_SUBMISSIONS, 0x123u64)?;
+    bar.write(CONFIGURATION, 0x0046_0001u32)?;
+    assert_eq!(
+        bar.read::<u32>(0x1c)? & 2,
+        2,
+        "the controller has not failed"
+    );
+    let lent = memory(controller.device(), &[5; 512])?;
+    let failed = error(queue.run(namespace.read(0, lent)), true)?;
+    assert!(matches!(failed, Error::Fatal), "{failed}");
+    works(&controller, &mut queue, 16)?;
+    // A reset that the program wants is one like any other.
+    queue.submit(namespace.flush())?;
+    controller.reset()?;
+    let done = queue.wait()?;
+    assert!(matches!(done.result, Err(Error::Reset)), "{done:?}");
+    works(&controller, &mut queue, 24)
+}
+
+pub(crate) fn gone_controller_gives_memory_back() -> Outcome {
+    let controller = controller()?;
+    let bar = controller.device().bar(0)?;
+    let namespace = controller.namespace(1)?;
+    let function = controller.device().info()?.pci.to_string();
+    let mut queue = queue(&controller)?;
+    disable(&bar)?;
+    drop(bar);
+    queue.submit(namespace.read(0, memory(controller.device(), &[5; 512])?))?;
+    let rebind = std::thread::spawn({
+        let function = function.clone();
+        move || bind(&function, "pinmap").map_err(|error| error.to_string())
+    });
+    let done = queue.wait()?;
+    assert!(matches!(done.result, Err(Error::Gone)), "{done:?}");
+    let lent = done.memory.ok_or("the memory is lost")?;
+    assert!(lent.release()?[..512].iter().all(|&byte| byte == 5));
+    let lent = memory(controller.device(), &[5; 512]);
+    assert!(lent.is_err(), "a device that is gone takes no memory");
+    let gone = error(queue.submit(namespace.flush()), false)?;
+    assert!(matches!(gone, Error::Gone), "{gone}");
+    assert!(matches!(controller.namespace(1), Err(Error::Gone)));
+    assert!(matches!(controller.reset(), Err(Error::Gone)));
+    drop((queue, namespace, controller));
+    rebind.join().map_err(|_| "binding has panicked")??;
+    let controller = crate::setup::controller()?;
+    assert_eq!(controller.namespaces()?, [1, 2, 3]);
+    Ok(())
+}
+
+/// Set for the program that is to be killed.
+const VICTIM: &str = "PINMAP_NVME_VICTIM";
+
+/// Submits commands until the process is killed, and says when the first ones are done.
+fn submit_for_ever() -> Outcome {
+    let controller = controller()?;
+    let namespace = controller.namespace(1)?;
+    let most = controller.identity().max_transfer;
+    let mut queue = queue(&controller)?;
+    for number in 0.. {
+        let memory = match queue.room() {
+            0 => queue.wait()?.memory.ok_or("the memory is lost")?,
+            _ => memory(controller.device(), &vec![0; most])?,
+        };
+        queue.submit(namespace.read(0, memory))?;
+        if number == 200 {
+            println!("200 commands");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn killed_program_leaves_a_controller_that_comes_up() -> Outcome {
+    if std::env::var_os(VICTIM).is_some() {
+        return submit_for_ever();
+    }
+    drop(controller()?);
+    let test = "killed_program_leaves_a_controller_that_comes_up";
+    for _ in 0..3 {
+        let mut victim = Command::new(std::env::current_exe()?)
+            .args(["--run", test])
+            .env(VICTIM, "1")
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = victim.stdout.take().ok_or("no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        victim.kill()?;
+        victim.wait()?;
+        assert_eq!(line, "200 commands\n");
+        let controller = controller()?;
+        works(&controller, &mut queue(&controller)?, 16)?;
+    }
+    Ok(())
+}

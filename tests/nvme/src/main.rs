@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the crate pinmap-nvme on QEMU's controller (`scripts/vm --device nvme`), as root in the
+//! VM. Without the controller they are skipped.
+//!
+//! usage: `nvme --list` and `nvme --run NAME`; `tests/runner` calls both.
+#![deny(unsafe_code)]
+
+mod commands;
+mod faults;
+// The harness has a check of AddressSanitizer, without which this program is built.
+#[allow(dead_code, unsafe_code)]
+#[path = "../../crate/src/harness.rs"]
+mod harness;
+mod program;
+mod queues;
+mod random;
+mod referee;
+mod setup;
+
+use std::process::ExitCode;
+
+use harness::Test;
+
+/// Makes tests of functions, which give them their names.
+macro_rules! tests {
+    ($($module:ident: $($name:ident)*;)*) => {
+        &[$($(Test { name: stringify!($name), run: $module::$name },)*)*]
+    };
+}
+
+/// All tests, in this order.
+const TESTS: &[Test] = tests! {
+    commands:
+        controller_is_identified
+        metadata_is_refused
+        memory_of_all_kinds
+        memory_anywhere_in_its_pages
+        commands_without_memory
+        bad_input_is_refused
+        other_controllers_memory_is_refused;
+    queues:
+        waits_poll_or_sleep
+        full_queue_refuses
+        futures_are_awaited
+        several_commands_are_told_at_once
+        queues_run_out_and_come_back
+        dropped_queue_ends_commands;
+    referee:
+        file_has_what_was_written
+        kernel_reads_what_was_written_and_writes_what_is_read;
+    faults:
+        lost_command_ends_with_a_reset
+        reset_ends_commands_of_other_threads
+        failed_controller_is_reset
+        gone_controller_gives_memory_back
+        killed_program_leaves_a_controller_that_comes_up;
+    program:
+        command_lists_and_copies;
+    random:
+        random_commands_of_several_threads;
+};
+
+/// Tests that show whether anything works at all.
+const SMOKE: &[&str] = &["controller_is_identified"];
+
+/// Tests in which the IOMMU stops what a controller still does for a program that has ended.
+const FAULTS: &[&str] = &["killed_program_leaves_a_controller_that_comes_up"];
+
+fn main() -> ExitCode {
+    harness::main(TESTS, SMOKE, FAULTS)
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Comparisons with others that know the contents of the disk: its file on the host, and the
+//! kernel's own driver.
+
+use std::error::Error;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::{skip, Outcome};
+use crate::setup::{content, controller, memory, on_disk, pattern, queue, returned};
+
+pub(crate) fn file_has_what_was_written() -> Outcome {
+    let controller = controller()?;
+    let mut queue = queue(&controller)?;
+    for id in [1, 2] {
+        let namespace = controller.namespace(id)?;
+        let bytes = pattern(id.into(), 64 << 10);
+        let last = namespace.blocks() - (64 << 10) / namespace.block_len() as u64;
+        for block in [0, 33, last] {
+            let memory = memory(controller.device(), &bytes)?;
+            drop(returned(queue.run(namespace.write(block, memory)))?);
+            let offset = block * namespace.block_len() as u64;
+            assert!(on_disk(id, offset, 64 << 10)? == bytes, "{id}: {block}");
+        }
+    }
+    Ok(())
+}
+
+const DRIVERS: &str = "/sys/bus/pci/drivers";
+const FUNCTIONS: &str = "/sys/bus/pci/devices";
+
+/// Gives a function to a driver, and takes it from the one that has it.
+pub(crate) fn bind(function: &str, driver: &str) -> Result<(), Box<dyn Error>> {
+    let path = Path::new(FUNCTIONS).join(function);
+    if path.join("driver").exists() {
+        fs::write(path.join("driver/unbind"), function)?;
+    }
+    fs::write(path.join("driver_override"), driver)?;
+    fs::write(Path::new(DRIVERS).join(driver).join("bind"), function)?;
+    Ok(())
+}
+
+/// Waits for the block device of namespace 1, which the kernel may have found as the last one.
+fn block_device() -> Result<PathBuf, Box<dyn Error>> {
+    for _ in 0..6000 {
+        for disk in fs::read_dir("/sys/block")? {
+            let disk = disk?;
+            let node = Path::new("/dev").join(disk.file_name());
+            let number = fs::read_to_string(disk.path().join("nsid"));
+            if number.is_ok_and(|number| number.trim() == "1") && node.exists() {
+                return Ok(node);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err("the kernel's driver has no block device".into())
+}
+
+pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome {
+    let (ours, theirs) = (pattern(11, 256 << 10), pattern(12, 256 << 10));
+    let function = {
+        let controller = controller()?;
+        let namespace = controller.namespace(1)?;
+        let memory = memory(controller.device(), &ours)?;
+        let mut queue = queue(&controller)?;
+        drop(returned(queue.run(namespace.write(1000, memory)))?);
+        controller.device().info()?.pci.to_string()
+    };
+    if !Command::new("modprobe").arg("nvme").status()?.success() {
+        return skip("this kernel has no driver for NVMe");
+    }
+    bind(&function, "nvme")?;
+    let compare = || -> Outcome {
+        let node = block_device()?;
+        let mut found = vec![0; 256 << 10];
+        File::open(&node)?.read_exact_at(&mut found, 512 * 1000)?;
+        if found != ours {
+            return Err("the kernel does not read what was written".into());
+        }
+        let file = OpenOptions::new().write(true).open(&node)?;
+        file.write_all_at(&theirs, 512 * 3000)?;
+        Ok(file.sync_all()?)
+    };
+    let compared = compare();
+    bind(&function, "pinmap")?;
+    compared?;
+
+    let controller = controller()?;
+    let namespace = controller.namespace(1)?;
+    let memory = memory(controller.device(), &[0; 256 << 10])?;
+    let memory = returned(queue(&controller)?.run(namespace.read(3000, memory)))?;
+    assert!(
+        content(&memory, 256 << 10)? == theirs,
+        "what the kernel has written"
+    );
+    Ok(())
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Helpers of many tests: the controller, memory with some content, the files of the namespaces.
+
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use pinmap::{Access, Buffer, Device, ErrorKind, Registration};
+use pinmap_nvme::{Controller, Failed, Queue, QueueOptions};
+
+use crate::harness::skip;
+
+/// Opens the device, or skips the test.
+pub(crate) fn device() -> Result<Device, Box<dyn Error>> {
+    match Device::find(0x1b36, 0x0010) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            skip("there is no NVMe controller bound to pinmap")
+        }
+        device => Ok(device?),
+    }
+}
+
+/// Brings the controller up, or skips the test.
+pub(crate) fn controller() -> Result<Controller, Box<dyn Error>> {
+    Ok(Controller::open(&device()?)?)
+}
+
+/// A queue with memory of the usual kind.
+pub(crate) fn queue(controller: &Controller) -> pinmap_nvme::Result<Queue<Registration>> {
+    controller.queue(QueueOptions::new())
+}
+
+/// Makes content that differs from any other.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let byte = |i: usize| {
+        (i as u64 ^ (seed << 32))
+            .wrapping_add(1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(8) as u8
+    };
+    (0..len).map(byte).collect()
+}
+
+/// Registered memory with some content.
+pub(crate) fn memory(device: &Device, content: &[u8]) -> Result<Registration, Box<dyn Error>> {
+    let buffer = Buffer::from_slice(content)?;
+    Ok(buffer.register(device, Access::ReadWrite)?)
+}
+
+/// The first bytes of registered memory.
+pub(crate) fn content(memory: &Registration, len: usize) -> pinmap::Result<Vec<u8>> {
+    let mut content = vec![0; len];
+    memory.read_at(0, &mut content)?;
+    Ok(content)
+}
+
+/// The bytes of a namespace from `offset` on, as the host has them.
+pub(crate) fn on_disk(namespace: u32, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+    let file = File::open(format!("/run/vm/namespace-{namespace}"))?;
+    let mut content = vec![0; len];
+    file.read_exact_at(&mut content, offset)?;
+    Ok(content)
+}
+
+/// The memory that a command has returned.
+pub(crate) fn returned<M>(done: Result<Option<M>, Failed<M>>) -> Result<M, Box<dyn Error>> {
+    match done {
+        Ok(memory) => memory.ok_or_else(|| "the memory is lost".into()),
+        Err(failed) => Err(failed.error.into()),
+    }
+}
+
+/// The error of a command that has failed, whose memory came back, if it had some.
+pub(crate) fn error<M, T>(
+    result: Result<T, Failed<M>>,
+    had_memory: bool,
+) -> Result<pinmap_nvme::Error, Box<dyn Error>> {
+    match result {
+        Ok(_) => Err("the command did not fail".into()),
+        Err(failed) => {
+            assert_eq!(failed.memory.is_some(), had_memory, "{}", failed.error);
+            Ok(failed.error)
+        }
+    }
+}
