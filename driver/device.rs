@@ -368,6 +368,7 @@ impl Device {
             info.out_flags |= uapi::PINMAP_INFO_COHERENT;
         }
         if self.check_here().is_err() {
+            self.await_end();
             info.out_flags |= uapi::PINMAP_INFO_GONE;
         }
         self.backend.describe(context.id(), info);

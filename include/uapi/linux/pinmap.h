@@ -216,7 +216,8 @@ struct pinmap_bar {
  * @PINMAP_INFO_RESET: %PINMAP_RESET works
  * @PINMAP_INFO_OWNED: a context owns the device now
  * @PINMAP_INFO_OWNER: this context owns the device now
- * @PINMAP_INFO_GONE: the device is gone; the other fields are as they were
+ * @PINMAP_INFO_GONE: the device is gone, and reaches no memory of any context;
+ *                    the other fields are as they were
  * @PINMAP_INFO_MANAGED: %PINMAP_MANAGE works
  */
 enum pinmap_info_flags {
