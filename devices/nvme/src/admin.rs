@@ -9,8 +9,8 @@
 //! it ends its commands, and begins anew when it is given the next one. So threads do not wait for
 //! each other, and the first one that finds the controller at fault resets it for all.
 //!
-//! The admin queue and all that is done with it, resets as well, are behind a lock, which the
-//! commands for blocks never take.
+//! The admin queue and all that is done with it, resets as well, are behind a lock. Commands for
+//! blocks take it only to make their queue anew after a reset.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,9 @@ use crate::PAGE;
 
 /// How long a command of the admin queue may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often is looked whether the controller still works, while nothing else happens.
+/// How long the controller may take to shut down, for which it may write its caches.
+const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(60);
+/// How often a wait checks whether the controller still works.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// Entries of the admin queue, in which there is one command at a time.
 const ENTRIES: u16 = 2;
@@ -137,8 +139,14 @@ impl Shared {
     /// Disables the controller: by its own register, or else by a reset of the PCI function.
     fn disable(&self) -> Result<()> {
         self.look_for_device()?;
-        self.block.configuration().write(0);
-        match self.wait_for(|state| Ok(!state.is_ready())) {
+        let (configuration, patience) = (self.block.configuration(), self.capabilities.patience);
+        let now = configuration.read();
+        // It may be coming up, and then must not be disabled before it has.
+        if now & 1 != 0 && !State::read(&self.block)?.is_ready() {
+            let _ = self.wait_for(patience, |state| Ok(state.works()?.is_ready()));
+        }
+        configuration.write(now & !(1 | (3 << 14)));
+        match self.wait_for(patience, |state| Ok(!state.is_ready())) {
             Err(Error::TimedOut) => Ok(self.device.reset()?),
             other => other,
         }
@@ -155,7 +163,9 @@ impl Shared {
         self.block.admin_submissions().write(submissions);
         self.block.admin_completions().write(completions);
         self.block.configuration().write(ENABLED);
-        self.wait_for(|state| Ok(state.works()?.is_ready()))?;
+        self.wait_for(self.capabilities.patience, |state| {
+            Ok(state.works()?.is_ready())
+        })?;
         admin.is_up = true;
         // Feature 7: the number of queues of both kinds, less one.
         let wanted = u32::from(QUEUES) - 1;
@@ -177,15 +187,19 @@ impl Shared {
     }
 
     /// Waits until the status register says something.
-    fn wait_for(&self, done: impl Fn(State) -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + self.capabilities.patience;
-        while !done(State::read(&self.block)?)? {
-            if Instant::now() > deadline {
+    fn wait_for(&self, most: Duration, done: impl Fn(State) -> Result<bool>) -> Result<()> {
+        let deadline = Instant::now() + most;
+        loop {
+            // Looked at before the register, in case that this thread has not run for a while.
+            let is_late = Instant::now() > deadline;
+            if done(State::read(&self.block)?)? {
+                return Ok(());
+            }
+            if is_late {
                 return Err(Error::TimedOut);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
     }
 
     /// Looks whether the device is there, and the controller works.
@@ -226,10 +240,14 @@ impl Shared {
         Ok(admin.page.to_vec())
     }
 
-    /// Takes a number for a pair of queues.
-    pub(crate) fn take_number(&self) -> Result<u16> {
+    /// Takes a number for a pair of queues. Those that are polled get the last ones, because the
+    /// vectors of the first ones may be all there are.
+    pub(crate) fn take_number(&self, polled: bool) -> Result<u16> {
         let mut admin = self.admin();
-        let free = admin.taken.iter().position(|taken| !taken);
+        let free = match polled {
+            true => admin.taken.iter().rposition(|taken| !taken),
+            false => admin.taken.iter().position(|taken| !taken),
+        };
         let Some(index) = free else {
             let what = format!("{} queues, and all are in use", admin.taken.len());
             return Err(Error::Unsupported(what));
@@ -274,7 +292,8 @@ impl Shared {
             },
         );
         if let Err(error) = created {
-            admin.delete(self, opcode::DELETE_COMPLETIONS, number)?;
+            // The first error counts.
+            let _ = admin.delete(self, opcode::DELETE_COMPLETIONS, number);
             return Err(error);
         }
         Ok(self.generation())
@@ -297,9 +316,13 @@ impl Drop for Shared {
         if self.check().is_err() {
             return;
         }
-        self.block.configuration().write(ENABLED | SHUT_DOWN);
+        let configuration = self.block.configuration();
+        if configuration.read() & 1 == 0 {
+            return;
+        }
+        configuration.write(ENABLED | SHUT_DOWN);
         // If it does not answer, nothing more can be done.
-        let _ = self.wait_for(|state| Ok(state.is_shut_down()));
+        let _ = self.wait_for(SHUT_DOWN_PATIENCE, |state| Ok(state.is_shut_down()));
         let _ = self.disable();
     }
 }
@@ -323,15 +346,17 @@ impl Admin {
         shared.look_for_device()?;
         pair.push(entry)?;
         pair.tell();
+        // Until it is answered, its answer could be taken for that of the next command.
+        self.is_up = false;
         let deadline = Instant::now() + PATIENCE;
         loop {
+            let is_late = Instant::now() > deadline;
             if let Some(completion) = pair.pop()? {
+                self.is_up = true;
                 completion.outcome()?;
                 return Ok(completion.result);
             }
-            if Instant::now() > deadline {
-                // Its answer could be taken for that of the next one.
-                self.is_up = false;
+            if is_late {
                 return Err(Error::TimedOut);
             }
             match self.interrupt.wait_timeout(PAUSE) {

@@ -81,7 +81,7 @@ impl Namespace {
         self.command(What::Deallocate(ranges))
     }
 
-    /// Makes what was written before last without power.
+    /// Makes what was written before survive a loss of power.
     pub fn flush<M>(&self) -> Command<'_, M> {
         self.command(What::Flush)
     }

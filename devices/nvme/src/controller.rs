@@ -77,8 +77,8 @@ impl Controller {
                 u32::from_le_bytes(bytes)
             });
             let before = found.len();
-            // They grow, so a controller that repeats itself cannot keep this from ending.
             found.extend(numbers.take_while(|&number| number > behind));
+            // They grow, so this ends even if the controller repeats itself.
             if found.len() - before < page.len() / 4 {
                 return Ok(found);
             }
@@ -93,6 +93,10 @@ impl Controller {
     /// [`Error::Unsupported`]: its blocks have metadata, or other lengths than 512 bytes to 64 KiB;
     /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: the controller does not answer.
     pub fn namespace(&self, id: u32) -> Result<Namespace> {
+        // The last two numbers mean all namespaces.
+        if id == 0 || id >= 0xffff_fffe {
+            return Err(Error::Invalid(format!("there is no namespace {id}")));
+        }
         match self.shared.identify(What::Namespace(id)) {
             Ok(page) => Namespace::of(Arc::clone(&self.shared), id, &page),
             Err(Error::Status(status)) if (status.kind(), status.code()) == (0, 0x0b) => {

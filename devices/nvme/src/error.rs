@@ -22,7 +22,8 @@ pub enum Error {
     Full,
     /// The controller has executed the command, and reports an error.
     Status(Status),
-    /// The command took too long. The controller was reset, unless this is about bringing it up.
+    /// A command took too long. For one of a queue the controller was reset; after one of the
+    /// admin queue it has to be.
     TimedOut,
     /// The controller was reset while the command was in flight. It may have been executed.
     Reset,
@@ -197,7 +198,7 @@ mod tests {
         );
         assert_eq!(words(0x0285), "the blocks differ (type 2, code 0x85)");
         assert_eq!(words(0x07ff), "(type 7, code 0xff)");
-        // What more there is to know makes no error.
+        // The other bits alone are no error.
         assert!(Status::new(0x6000).is_success());
         assert!(!Status::new(1).is_success());
     }

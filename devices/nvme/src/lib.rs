@@ -4,7 +4,7 @@
 //! The crate drives any controller of NVM Express 1.3 to 2.0 that is bound to pinmap. A
 //! [`Controller`] is brought up and identified, a [`Namespace`] makes [`Command`]s, and a [`Queue`]
 //! executes them, one queue for each thread, without a lock between them. The words are those of
-//! the specification, but a *logical block* is a block.
+//! the specification, but a *logical block* is called a block.
 //!
 //! ```no_run
 //! use pinmap::{Access, Buffer, Device, Registration};
@@ -36,7 +36,7 @@
 //! - What is refused, such as blocks beyond the end, was not begun.
 //!
 //! Once the controller is unplugged, or unbound, commands end with [`Error::Gone`]. A program that
-//! submits one at that moment gets `SIGBUS`, as with each register of a device that is gone.
+//! uses a queue at that moment can get `SIGBUS`, as with each register of a device that is gone.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -12,7 +12,8 @@ use crate::PAGE;
 /// memory of several commands at once, and boxed (`Box<dyn Memory>`) each command of a queue has
 /// another kind.
 ///
-/// References are none: a command that is forgotten would outlive what it has borrowed.
+/// References are none: a command that is forgotten would outlive what it has borrowed. Types of
+/// others can be memory, too; that it stays what it is while a command owns it, is then up to them.
 pub trait Memory: 'static {
     /// The device that reaches the memory.
     fn device(&self) -> &Device;

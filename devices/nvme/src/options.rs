@@ -39,14 +39,14 @@ impl QueueOptions {
         self
     }
 
-    /// Has waits poll, and never sleep. The queue takes no interrupt vector.
+    /// Makes waits poll, and never sleep. The queue takes no interrupt vector.
     #[must_use]
     pub fn polled(mut self) -> Self {
         self.polled = true;
         self
     }
 
-    /// Has waits poll for so long before they sleep.
+    /// Makes waits poll for so long before they sleep.
     #[must_use]
     pub fn poll_first(mut self, time: Duration) -> Self {
         self.poll_first = time;

@@ -70,13 +70,12 @@ pub struct Queue<M> {
     identity: Arc<Identity>,
     options: QueueOptions,
     number: u16,
-    pair: Pair,
+    /// `None` only at the end, if the controller cannot be stopped.
+    held: Option<Held>,
     /// The generation in which the controller has the pair.
     generation: u64,
     /// `None` for a queue that is polled.
     interrupt: Option<Interrupt>,
-    /// A page for each command: a list of pages, or of ranges.
-    lists: Allocation<u64>,
     /// The commands in flight, by their identifiers.
     slots: Vec<Option<Slot<M>>>,
     /// Identifiers that no command in flight has.
@@ -88,10 +87,18 @@ pub struct Queue<M> {
     checked: Instant,
 }
 
+/// Memory of the queue that the controller accesses.
+struct Held {
+    pair: Pair,
+    /// A page for each command: a list of pages, or of ranges.
+    lists: Allocation<u64>,
+}
+
 struct Slot<M> {
     number: u64,
     memory: Option<M>,
-    deadline: Instant,
+    /// `None`: never.
+    deadline: Option<Instant>,
 }
 
 impl<M: Memory> Queue<M> {
@@ -109,7 +116,7 @@ impl<M: Memory> Queue<M> {
         }
         let device = &shared.device;
         let lists = device.alloc(usize::from(depth) * LIST)?;
-        let number = shared.take_number()?;
+        let number = shared.take_number(options.polled)?;
         let make = || -> Result<_> {
             let interrupt = match options.polled {
                 true => None,
@@ -122,10 +129,9 @@ impl<M: Memory> Queue<M> {
         let (interrupt, pair, generation) = made?;
         Ok(Self {
             number,
-            pair,
+            held: Some(Held { pair, lists }),
             generation,
             interrupt,
-            lists,
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             done: VecDeque::with_capacity(depth.into()),
@@ -153,7 +159,8 @@ impl<M: Memory> Queue<M> {
         self.interrupt.as_ref()
     }
 
-    /// Gives a command to the controller, and returns its number. Does not wait.
+    /// Gives a command to the controller, and returns its number. Does not wait, but the first
+    /// command after a reset makes the queue anew.
     ///
     /// # Errors
     ///
@@ -163,10 +170,11 @@ impl<M: Memory> Queue<M> {
     /// memory is not whole blocks, too long, not aligned to 4 bytes, of another device, or may not
     /// be written; [`Error::Unsupported`]: the controller lacks the command; [`Error::Full`]: as
     /// many commands are in flight as have room; [`Error::Down`], [`Error::Gone`]: the controller
-    /// did not come up after a reset.
+    /// did not come up after a reset; [`Error::TimedOut`], [`Error::Fatal`], [`Error::Status`],
+    /// [`Error::Pinmap`]: the queue cannot be made anew.
     pub fn submit(&mut self, command: Command<'_, M>) -> Result<u64, Failed<M>> {
         let number = self.push(command)?;
-        self.pair.tell();
+        self.held().pair.tell();
         Ok(number)
     }
 
@@ -190,7 +198,7 @@ impl<M: Memory> Queue<M> {
         self.slots[usize::from(id)] = Some(Slot {
             number,
             memory: command.into_memory(),
-            deadline: Instant::now() + self.options.timeout,
+            deadline: Instant::now().checked_add(self.options.timeout),
         });
         Ok(number)
     }
@@ -208,15 +216,23 @@ impl<M: Memory> Queue<M> {
             What::Deallocate(ranges) => {
                 for (index, blocks) in ranges.iter().enumerate() {
                     let len = blocks.end - blocks.start;
-                    self.lists
-                        .write(list + 2 * index, &[len << 32, blocks.start])?;
+                    let lists = &mut self.held().lists;
+                    lists.write(list + 2 * index, &[len << 32, blocks.start])?;
                 }
                 entry.pages[0] = self.list_addr(list);
             }
             _ => {}
         }
         entry.id = id;
-        Ok(self.pair.push(entry)?)
+        Ok(self.held().pair.push(entry)?)
+    }
+
+    #[inline]
+    fn held(&mut self) -> &mut Held {
+        match &mut self.held {
+            Some(held) => held,
+            None => unreachable!("the queue is being dropped"),
+        }
     }
 
     /// Tells the entry of a command where its memory is: its first page, and its second one or the
@@ -235,22 +251,27 @@ impl<M: Memory> Queue<M> {
             return Err(Error::Invalid(words));
         }
         if count > 2 {
-            let (mut others, mut at) = ([0; LIST], 0);
+            let (mut others, mut at) = ([0; LIST], 0usize);
             let mut each = |addr| {
-                if at > 0 {
-                    others[at - 1] = addr;
+                if let Some(other) = at.checked_sub(1).and_then(|at| others.get_mut(at)) {
+                    *other = addr;
                 }
                 at += 1;
             };
             memory.pages(bytes, &mut each)?;
-            self.lists.write(list, &others[..count - 1])?;
+            let others = others.get(..count - 1).filter(|_| at == count);
+            let Some(others) = others else {
+                let words = "the memory has more pages than it may, or other ones each time";
+                return Err(Error::Invalid(words.into()));
+            };
+            self.held().lists.write(list, others)?;
             pages[1] = self.list_addr(list);
         }
         Ok(pages)
     }
 
-    fn list_addr(&self, list: usize) -> u64 {
-        self.lists.device_addr() + (list * size_of::<u64>()) as u64
+    fn list_addr(&mut self, list: usize) -> u64 {
+        self.held().lists.device_addr() + (list * size_of::<u64>()) as u64
     }
 
     /// Executes a command, and waits for it. Returns its memory.
@@ -344,7 +365,10 @@ impl<M: Memory> Queue<M> {
     /// it could not be disabled either, commands stay in flight. [`Error::Gone`]: it does not
     /// answer, though it is still bound to the driver.
     pub fn check(&mut self) -> Result<()> {
+        // What is done is not late.
+        self.gather()?;
         let now = Instant::now();
+        let is_late = |slot: &Slot<M>| slot.deadline.is_some_and(|deadline| deadline <= now);
         match self.shared.check() {
             // The driver has taken all memory from it.
             Err(Error::Gone) if matches!(self.shared.look_for_device(), Err(Error::Gone)) => {
@@ -352,8 +376,8 @@ impl<M: Memory> Queue<M> {
                 Ok(())
             }
             Err(Error::Fatal) => self.reset(|_| Error::Fatal),
-            Ok(()) if self.slots.iter().flatten().any(|slot| slot.deadline <= now) => {
-                self.reset(|slot| match slot.deadline <= now {
+            Ok(()) if self.slots.iter().flatten().any(is_late) => {
+                self.reset(|slot| match is_late(slot) {
                     true => Error::TimedOut,
                     false => Error::Reset,
                 })
@@ -399,7 +423,7 @@ impl<M: Memory> Queue<M> {
             self.end(|_| Error::Reset);
             let depth = self.options.depth;
             let made = create(&self.shared, &self.interrupt, self.number, depth)?;
-            (self.pair, self.generation) = made;
+            (self.held().pair, self.generation) = made;
         }
         Ok(())
     }
@@ -411,8 +435,8 @@ impl<M: Memory> Queue<M> {
             self.end(|_| Error::Reset);
             return Ok(());
         }
-        self.pair.tell();
-        while let Some(completion) = self.pair.pop()? {
+        self.held().pair.tell();
+        while let Some(completion) = self.held().pair.pop()? {
             if !self.complete(completion) {
                 return self.reset(|_| Error::Confused);
             }
@@ -474,8 +498,15 @@ fn create(
 impl<M> Drop for Queue<M> {
     fn drop(&mut self) {
         if self.shared.delete(self.number, self.generation).is_err() {
-            // A reset ends them, too. If that fails, freeing the memory takes it from the device.
+            // A reset ends them, too. If the controller cannot be disabled, and is there, it may
+            // still write: then memory and number stay taken, until the device is closed.
             let _ = self.shared.reset(self.generation);
+            let is_over = self.generation != self.shared.generation();
+            if !is_over && !matches!(self.shared.look_for_device(), Err(Error::Gone)) {
+                std::mem::forget(std::mem::take(&mut self.slots));
+                std::mem::forget(self.held.take());
+                return;
+            }
         }
         // Whoever gets the number takes the vector.
         self.interrupt = None;

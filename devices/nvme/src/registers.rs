@@ -98,11 +98,12 @@ impl Capabilities {
         }
         let smallest = 4096u64 << bits(48, 4);
         if smallest != crate::PAGE as u64 {
-            let what = format!("pages of 4096 bytes, but {smallest} and more");
+            let what = format!("no pages of 4096 bytes, but {smallest} and more");
             return Err(Error::Unsupported(what));
         }
         Ok(Self {
-            entries: bits(0, 16) as u32 + 1,
+            // One fewer than there may be, so that numbers of them have 16 bits.
+            entries: (bits(0, 16) as u32 + 1).min(0xffff),
             // In units of half a second; none says 0.
             patience: Duration::from_millis(500 * bits(24, 8).max(1)),
             stride: 4 << bits(32, 4),

@@ -20,7 +20,7 @@ const ADMIN_SUBMISSIONS: usize = 0x28;
 
 /// A queue that does not wait for long.
 fn impatient(controller: &Controller) -> pinmap_nvme::Result<Queue<Registration>> {
-    controller.queue(QueueOptions::new().timeout(Duration::from_millis(300)))
+    controller.queue(QueueOptions::new().timeout(Duration::from_secs(3)))
 }
 
 /// Makes the controller forget everything, so that it never answers.
@@ -45,11 +45,25 @@ fn works(controller: &Controller, queue: &mut Queue<Registration>, block: u64) -
     Ok(())
 }
 
+pub(crate) fn done_command_is_not_late() -> Outcome {
+    let controller = controller()?;
+    let namespace = controller.namespace(1)?;
+    let time = Duration::from_secs(1);
+    let mut queue = controller.queue::<Registration>(QueueOptions::new().timeout(time))?;
+    queue.submit(namespace.read(0, memory(controller.device(), &[5; 512])?))?;
+    queue.interrupt().ok_or("it is not polled")?.wait()?;
+    std::thread::sleep(time);
+    queue.check()?;
+    let done = queue.poll()?.ok_or("it was done")?;
+    done.result?;
+    Ok(())
+}
+
 pub(crate) fn lost_command_ends_with_a_reset() -> Outcome {
     let controller = controller()?;
     let bar = controller.device().bar(0)?;
     let namespace = controller.namespace(1)?;
-    let options = QueueOptions::new().timeout(Duration::from_millis(300));
+    let options = QueueOptions::new().timeout(Duration::from_secs(3));
     for options in [options, options.polled()] {
         let mut queue = controller.queue::<Registration>(options)?;
         disable(&bar)?;

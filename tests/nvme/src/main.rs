@@ -49,6 +49,7 @@ const TESTS: &[Test] = tests! {
         file_has_what_was_written
         kernel_reads_what_was_written_and_writes_what_is_read;
     faults:
+        done_command_is_not_late
         lost_command_ends_with_a_reset
         reset_ends_commands_of_other_threads
         failed_controller_is_reset

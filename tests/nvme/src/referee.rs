@@ -72,8 +72,8 @@ pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome
     if !Command::new("modprobe").arg("nvme").status()?.success() {
         return skip("this kernel has no driver for NVMe");
     }
-    bind(&function, "nvme")?;
     let compare = || -> Outcome {
+        bind(&function, "nvme")?;
         let node = block_device()?;
         let mut found = vec![0; 256 << 10];
         File::open(&node)?.read_exact_at(&mut found, 512 * 1000)?;
