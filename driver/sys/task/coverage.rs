@@ -11,10 +11,11 @@ use kernel::types::NotThreadSafe;
 pub(crate) struct Covered(PhantomData<NotThreadSafe>);
 
 impl Covered {
-    /// Begins. The current thread must be a kernel thread or a worker, and must not be covered.
+    /// Begins. The current thread must be one of the driver's own, or a worker or interrupt thread
+    /// of the kernel's, and must have no other guard: KCOV would mix up what it counts.
     pub(crate) fn begin() -> Self {
         #[cfg(CONFIG_KCOV)]
-        // SAFETY: No requirements.
+        // SAFETY: KCOV checks in which context it is called.
         unsafe {
             crate::sys::helpers::pinmap_kcov_start()
         };
@@ -25,7 +26,7 @@ impl Covered {
 impl Drop for Covered {
     fn drop(&mut self) {
         #[cfg(CONFIG_KCOV)]
-        // SAFETY: No requirements.
+        // SAFETY: As above.
         unsafe {
             crate::sys::helpers::pinmap_kcov_stop()
         };

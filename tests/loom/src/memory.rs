@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Elements and descriptor rings as they are, above memory of loom's words. Nothing is lent here.
 
+#[path = "../../../userlib/src/memory/completion_ring.rs"]
+pub(crate) mod completion_ring;
 #[path = "../../../userlib/src/memory/element.rs"]
 pub(crate) mod element;
 pub mod models;
-#[path = "../../../userlib/src/memory/completion_ring.rs"]
-pub(crate) mod completion_ring;
 #[path = "../../../userlib/src/memory/ring.rs"]
 pub(crate) mod ring;
 

@@ -300,7 +300,10 @@ impl RegisterOptions {
         let (fixed, device_addr) = match self.placement {
             _ if self.portable => return Err((Errno::EINVAL, "only a registration is portable")),
             _ if self.interruptible || self.round_outwards => {
-                return Err((Errno::EINVAL, "only registering is interrupted, or rounds outwards"));
+                return Err((
+                    Errno::EINVAL,
+                    "only registering is interrupted, or rounds outwards",
+                ));
             }
             Placement::Preferred => (0, 0),
             Placement::Fixed(addr) => (abi::PINMAP_MAP_FIXED, addr),

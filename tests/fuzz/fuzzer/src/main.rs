@@ -8,7 +8,7 @@
 //! after which something was wrong, with what it was; `progress.csv`, a line each ten seconds
 //! (seconds, programs, programs that are kept, instructions reached), and `reached`, the
 //! instructions of the driver that were reached, as distances from its beginning. After a find it
-//! ends with status 1: the machine is no longer sound.
+//! ends with status 10: the machine is no longer sound.
 
 mod change;
 
@@ -33,9 +33,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::error::Error;
+use std::fmt::Write as _;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -286,11 +287,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
         let (kept, reached) = (state.corpus().count(), playing.reached.len());
         writeln!(progress, "{seconds},{programs},{kept},{reached}")?;
         println!("# {seconds} s: {programs} programs, {kept} kept, {reached} instructions reached");
-        let lines: String = playing
-            .reached
-            .iter()
-            .map(|at| format!("{:#x}\n", at.wrapping_sub(text)))
-            .collect();
+        let mut lines = String::new();
+        for at in &playing.reached {
+            let _ = writeln!(lines, "{:#x}", at.wrapping_sub(text));
+        }
         fs::write(playing.out.join("reached"), lines)
     };
 
@@ -339,7 +339,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
 fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(false) => ExitCode::from(10),
         Err(error) => {
             eprintln!("fuzzer: {error}");
             ExitCode::from(2)

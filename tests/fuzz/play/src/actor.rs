@@ -350,10 +350,14 @@ fn can_compare(program: &Program, index: usize) -> bool {
     let elsewhere = ["MAP", "REGISTER_FD", "REGISTER_BUFFERS", "IMPORT"]
         .iter()
         .any(|name| has(&format!("PINMAP_CMD_{name}")));
+    // What a device was told to do may go on after its step.
+    let others = ["submit", "transfer", "PINMAP_CMD_QUEUE_SUBMIT"];
+    let others = others.iter().any(|name| has(name));
     program.is_sequential()
         && program.steps.iter().all(|step| step.actor == 0)
         && identity
         && !elsewhere
+        && !others
         && !has("knob")
         && !has("mmap_device")
         && !(registers && before.iter().any(|step| step.what().moves_memory()))

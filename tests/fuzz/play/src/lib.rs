@@ -3,7 +3,7 @@
 //!
 //! A [`Program`] is a list of calls, made by up to four threads of two processes. A [`Player`]
 //! plays it with a server process, which forks the program's processes, hands them their calls in
-//! order, ends them, and then asks the [oracle](oracle) whether all that the program had is back.
+//! order, ends them, and then asks the [oracle] whether all that the program had is back.
 //! What the driver's code did meanwhile is the player's [coverage](Player::coverage).
 
 mod actor;

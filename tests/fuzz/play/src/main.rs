@@ -71,7 +71,7 @@ fn minimize(folder: &Path) -> Result<bool, Box<dyn Error>> {
         .parse()
         .map_err(|error| format!("{}: {error}", smallest.display()))?;
     let mut known = fs::read_to_string(&fine).unwrap_or_default();
-    for candidate in program.smaller() {
+    for (number, candidate) in program.smaller().iter().enumerate() {
         let text = candidate.to_string();
         if known
             .split("\n\n")
@@ -80,9 +80,10 @@ fn minimize(folder: &Path) -> Result<bool, Box<dyn Error>> {
             continue;
         }
         fs::write(&trying, &text)?;
-        let mut player = Player::new(1)?;
+        // No two have the same patterns.
+        let mut player = Player::new(TIMES * number as u32)?;
         for _ in 0..TIMES {
-            if let Outcome::Found(what) = player.play(&candidate, true)? {
+            if let Outcome::Found(what) = player.play(candidate, true)? {
                 fs::write(&smallest, format!("// {what}\n{text}"))?;
                 println!("{} steps: {what}", candidate.steps.len());
                 return Ok(false);
@@ -94,6 +95,9 @@ fn minimize(folder: &Path) -> Result<bool, Box<dyn Error>> {
     }
     Ok(true)
 }
+
+/// The exit status if something was found.
+const FOUND: u8 = 10;
 
 fn run() -> Result<bool, Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -115,7 +119,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
 fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(false) => ExitCode::from(FOUND),
         Err(error) => {
             eprintln!("fuzz: {error}");
             ExitCode::FAILURE

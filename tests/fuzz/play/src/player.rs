@@ -11,6 +11,7 @@ use crate::world::{join_cgroup, Machine};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
@@ -97,7 +98,17 @@ pub enum Outcome {
 /// Plays programs.
 pub struct Player {
     server: UnixStream,
+    process: libc::pid_t,
     areas: Vec<*const u64>,
+}
+
+impl Drop for Player {
+    /// Waits until the server has left the devices as they were.
+    fn drop(&mut self) {
+        let _ = self.server.shutdown(Shutdown::Both);
+        // SAFETY: No status is wanted.
+        unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
+    }
 }
 
 impl fmt::Debug for Player {
@@ -119,7 +130,11 @@ impl Player {
         let (server, other) = UnixStream::pair()?;
         let shared = sys::map_shared(std::mem::size_of::<Shared>())?.cast::<Shared>();
         // SAFETY: The process has one thread, by the function's description.
-        if unsafe { libc::fork() } == 0 {
+        let process = unsafe { libc::fork() };
+        if process < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if process == 0 {
             drop(server);
             // SAFETY: The mapping is never unmapped, and zeros are a value of the type, whose parts
             // are all atomic.
@@ -130,7 +145,11 @@ impl Player {
             }
             std::process::exit(result.is_err().into());
         }
-        Ok(Self { server, areas })
+        Ok(Self {
+            server,
+            process,
+            areas,
+        })
     }
 
     /// Plays a program. With `all`, looks at everything that could be wrong afterwards.

@@ -182,7 +182,7 @@ pub(crate) fn wait(number: &AtomicU32, seen: u32, most: Duration) {
     }
 }
 
-/// Adds one to a number that others wait for, and wakes them.
+/// Stores a number that others wait for, and wakes them.
 pub(crate) fn advance(number: &AtomicU32, to: u32) {
     number.store(to, Ordering::SeqCst);
     // SAFETY: The number is valid.

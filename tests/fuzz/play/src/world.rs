@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 const DRIVER: &str = "/sys/bus/pci/drivers/pinmap";
@@ -164,6 +165,7 @@ impl Machine {
                         if begun.elapsed() > Duration::from_secs(30) {
                             return Err(format!("{} cannot be bound again", device.address));
                         }
+                        thread::sleep(Duration::from_millis(2));
                     }
                 }
                 for node in self.all_nodes().iter().flatten() {
