@@ -111,7 +111,7 @@ fn check_range(got: Result<Span, Refusal>, wanted: Result<(), Refusal>, at: u64,
 }
 
 /// The entries of the test GPU.
-const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     valid: 1,
     read: 2,
     write: 4,

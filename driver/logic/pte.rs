@@ -267,18 +267,7 @@ impl Iterator for Leaves {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const FORMAT: Format = Format {
-        valid: 1,
-        read: 2,
-        write: 4,
-        execute: 8,
-        host: 0x10,
-        snoop: 0x20,
-        leaf: 0x40,
-        atomic: 0x80,
-        address: 0x000f_ffff_ffff_f000,
-    };
+    use crate::claims::FORMAT;
 
     fn leaves(start: u64, length: u64, memory: Memory) -> Vec<Leaf> {
         Leaves::new(Span::new(start, length).unwrap(), memory).collect()
