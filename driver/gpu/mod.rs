@@ -316,10 +316,12 @@ impl Gpu {
             dev_err!(dev, "refused: its DMA does not snoop the CPU's caches\n");
             return Err(EOPNOTSUPP);
         }
-        // The device may have been left running: a reset makes it forget everything.
+        // The device may have been left running: a reset makes it forget everything. What PCI waits
+        // for is configuration space; registers take a while longer.
         if locked.reset().is_err() {
-            this.reset()?;
+            this.hardware.reset();
         }
+        this.await_reset()?;
         let space = AddressSpace::new(domain.clone(), dma_control.clone(), None)?;
         #[cfg(pinmap_mirror)]
         Self::begin_private(this, &space)?;
@@ -361,6 +363,10 @@ impl Gpu {
     /// Resets the device. `EIO`: it does not answer.
     fn reset(&self) -> Result {
         self.hardware.reset();
+        self.await_reset()
+    }
+
+    fn await_reset(&self) -> Result {
         if clock::poll(PATIENCE, || self.hardware.is_reset()) {
             Ok(())
         } else {

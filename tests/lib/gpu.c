@@ -318,8 +318,7 @@ void gpu_reset_behind(void)
 	control |= FUNCTION_RESET;
 	CHECK_EQ(pread(config, &command, 2, COMMAND), 2);
 	CHECK_EQ(pwrite(config, &control, 2, at + DEVICE_CONTROL), 2);
-	/* as PCI Express demands */
-	sleep_ms(100);
 	CHECK_EQ(pwrite(config, &command, 2, COMMAND), 2);
 	close(config);
+	CHECK(WAIT_FOR(5000, gpu_register(GPU_RESET) == 0));
 }

@@ -6,7 +6,11 @@ use crate::device::Device;
 use crate::regs;
 use crate::state::{Reset, State, WAKE_CONTROL};
 use crate::sys::wake_on_time;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a function-level reset takes at least. It is longer than software needs to go on, so
+/// that software which does not wait is always found out.
+const FUNCTION_RESET: Duration = Duration::from_millis(100);
 
 /// Body of the control thread; returns when the device is closed.
 pub fn run(device: &Device) {
@@ -91,6 +95,7 @@ fn carry_out_reset(device: &Device, reset: Reset) {
     let hardware = device.hardware();
     hardware.mmu.reset();
     if reset == Reset::Function {
+        std::thread::sleep(FUNCTION_RESET);
         hardware.reset_function();
     }
     let mut state = device.lock();

@@ -157,6 +157,7 @@ fn function_reset(gpu: &Gpu) -> Result<(), String> {
     gpu.w(regs::SCRATCH, 5);
     gpu.vram.write(FREE_VRAM, 77_u64);
     io("VFIO_DEVICE_RESET", gpu.function.reset())?;
+    gpu.wait("RESET", || gpu.r(regs::RESET) == 0)?;
     equal("SCRATCH", gpu.r(regs::SCRATCH), 0)?;
     equal("ROOT", gpu.r(regs::ROOT + 8), 0)?;
     equal("VRAM", gpu.vram.read(FREE_VRAM), 0_u64)?;
