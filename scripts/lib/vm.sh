@@ -3,13 +3,11 @@
 # The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and
 # build.sh.
 
-# Words by which a kernel says that something is wrong with it; tests/runner/oracle.c has the same
-# for the time of a test.
-COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic'
-COMPLAINTS+='|possible (circular|recursive) locking|inconsistent lock state|suspicious RCU usage'
-COMPLAINTS+='|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption'
-COMPLAINTS+='|ODEBUG:|INFO: task'
-COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'
+# complaints: the words by which a kernel says that something is wrong with it
+complaints() {
+	sed -n 's/^"\(.*\)",$/\1/p' "$TREE/tests/runner/complaints.h"
+	echo panic
+}
 
 # image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests
 # and the modules; MORE_MODULES is a directory with more of the kernel's.

@@ -15,33 +15,7 @@
 
 /* Messages of the kernel when something is wrong with it. */
 static const char *const splats[] = {
-	"WARNING:",
-	"BUG:",
-	"BUG ",
-	"KASAN",
-	"UBSAN",
-	"Oops",
-	"general protection fault",
-	"rust_kernel: panicked",
-	"possible circular locking",
-	"possible recursive locking",
-	"inconsistent lock state",
-	"suspicious RCU usage",
-	"Detected page leak",
-	"DMA-API:",
-	"Bad rss-counter",
-	"Bad page state",
-	"Bad page map",
-	"refcount_t:",
-	"list_add corruption",
-	"list_del corruption",
-	"ODEBUG:",
-	"INFO: task",
-	"rcu: INFO:",
-	"soft lockup",
-	"blocked for more than",
-	"unreferenced object",
-	"nobody cared",
+#include "complaints.h"
 };
 
 /* Messages on every boot that look like those and are harmless. */

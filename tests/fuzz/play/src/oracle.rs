@@ -11,37 +11,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Words of the kernel when something is wrong with it; tests/runner/oracle.c has the same.
-const COMPLAINTS: &[&str] = &[
-    "WARNING:",
-    "BUG:",
-    "BUG ",
-    "KASAN",
-    "UBSAN",
-    "Oops",
-    "general protection fault",
-    "rust_kernel: panicked",
-    "possible circular locking",
-    "possible recursive locking",
-    "inconsistent lock state",
-    "suspicious RCU usage",
-    "Detected page leak",
-    "DMA-API:",
-    "Bad rss-counter",
-    "Bad page state",
-    "Bad page map",
-    "refcount_t:",
-    "list_add corruption",
-    "list_del corruption",
-    "ODEBUG:",
-    "INFO: task",
-    "rcu: INFO:",
-    "soft lockup",
-    "blocked for more than",
-    "unreferenced object",
-    "nobody cared",
-    "page dumped because",
-];
+/// Words of the kernel when something is wrong with it, as a list of C.
+const COMPLAINTS: &str = include_str!("../../../runner/complaints.h");
+
+fn complaints() -> impl Iterator<Item = &'static str> {
+    COMPLAINTS
+        .lines()
+        .filter_map(|line| line.strip_prefix('"')?.strip_suffix("\","))
+}
 
 /// How long all that a program had may take to be back.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -163,7 +140,7 @@ impl Oracle {
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&line[..length]);
                     let text = text.split_once(';').map_or(&*text, |(_, text)| text);
-                    if found.is_none() && COMPLAINTS.iter().any(|word| text.contains(word)) {
+                    if found.is_none() && complaints().any(|word| text.contains(word)) {
                         found = Some(text.lines().next().unwrap_or_default().to_owned());
                     }
                 }

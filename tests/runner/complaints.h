@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Words of the kernel when something is wrong with it, one on each line: for the runner, for the
+ * fuzzer, and for the end of a virtual machine (scripts/vm).
+ */
+"WARNING:",
+"BUG:",
+"BUG ",
+"KASAN",
+"UBSAN",
+"Oops",
+"general protection fault",
+"rust_kernel: panicked",
+"possible circular locking",
+"possible recursive locking",
+"inconsistent lock state",
+"suspicious RCU usage",
+"Detected page leak",
+"DMA-API:",
+"Bad rss-counter",
+"Bad page state",
+"Bad page map",
+"refcount_t:",
+"list_add corruption",
+"list_del corruption",
+"ODEBUG:",
+"INFO: task",
+"rcu: INFO:",
+"soft lockup",
+"blocked for more than",
+"unreferenced object",
+"nobody cared",
+"page dumped because",
