@@ -31,7 +31,7 @@ const DEPTH: usize = 32;
 /// Bytes of the namespace that are read, which begin with a pattern.
 pub(crate) const PART: u64 = 32 << 20;
 
-/// What was measured.
+/// A kind of read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     wait: Wait,
