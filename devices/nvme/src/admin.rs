@@ -232,7 +232,7 @@ impl Shared {
         let entry = Entry {
             opcode: opcode::IDENTIFY,
             namespace,
-            pages: [admin.page.device_addr(), 0],
+            data: [admin.page.device_addr(), 0],
             words: [kind, 0, 0, 0, 0, 0],
             ..Entry::default()
         };
@@ -277,7 +277,7 @@ impl Shared {
             self,
             Entry {
                 opcode: opcode::CREATE_COMPLETIONS,
-                pages: [completions, 0],
+                data: [completions, 0],
                 words: [size, interrupts | 1, 0, 0, 0, 0],
                 ..Entry::default()
             },
@@ -286,7 +286,7 @@ impl Shared {
             self,
             Entry {
                 opcode: opcode::CREATE_SUBMISSIONS,
-                pages: [submissions, 0],
+                data: [submissions, 0],
                 words: [size, (u32::from(number) << 16) | 1, 0, 0, 0, 0],
                 ..Entry::default()
             },

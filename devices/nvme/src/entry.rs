@@ -15,8 +15,8 @@ pinmap::element! {
         pub(crate) namespace: u32,
         pub(crate) reserved: u64,
         pub(crate) metadata: u64,
-        /// The first page of the memory, and the second one or a list of the others.
-        pub(crate) pages: [u64; 2],
+        /// Where the memory is.
+        pub(crate) data: [u64; 2],
         /// Command dwords 10 to 15.
         pub(crate) words: [u32; 6],
     }

@@ -24,6 +24,10 @@ pub struct Identity {
     pub version: (u16, u8, u8),
     /// Bytes that one command can read or write.
     pub max_transfer: usize,
+    /// Whether commands tell where memory is in one piece (SGL); otherwise they list its pages.
+    pub sgl: bool,
+    /// Memory begins at multiples of this: 1 byte with some SGLs, otherwise 4 bytes.
+    pub alignment: u64,
     /// Whether written blocks may be in a cache, which a flush empties.
     pub volatile_cache: bool,
     /// The commands that a controller need not have.
@@ -82,12 +86,15 @@ impl Identity {
             0 => MOST,
             power => 1usize.checked_shl(12 + u32::from(power)).unwrap_or(MOST),
         };
+        let sgl = page[536] & 3;
         Self {
             serial: text(4..24),
             model: text(24..64),
             firmware: text(64..72),
             version: ((version >> 16) as u16, (version >> 8) as u8, version as u8),
             max_transfer: most.min(MOST),
+            sgl: matches!(sgl, 1 | 2),
+            alignment: if sgl == 1 { 1 } else { 4 },
             volatile_cache: page[525] & 1 != 0,
             optional: Optional(number(page, 520..522) as u16),
         }
@@ -182,11 +189,18 @@ mod tests {
         let optional = identity.optional;
         assert!(optional.compare() && optional.deallocate() && optional.verify());
         assert!(!optional.write_zeroes() && !identity.volatile_cache);
+        assert_eq!((identity.sgl, identity.alignment), (false, 4));
         let most = [0, 1, 7, 9, 63, 64, 255].map(|power| of(power).max_transfer);
         assert_eq!(
             most,
             [2 << 20, 8192, 512 << 10, 2 << 20, 2 << 20, 2 << 20, 2 << 20]
         );
+        let sgls = [0, 1, 2, 3].map(|bits| {
+            page[536] = 0xfc | bits;
+            let identity = Identity::of(&page, 0);
+            (identity.sgl, identity.alignment)
+        });
+        assert_eq!(sgls, [(false, 4), (true, 1), (true, 4), (false, 4)]);
     }
 
     #[test]

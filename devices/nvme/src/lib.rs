@@ -43,6 +43,7 @@ mod admin;
 mod check;
 mod command;
 mod controller;
+mod data;
 mod entry;
 mod error;
 mod identify;

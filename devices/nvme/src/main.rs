@@ -85,6 +85,7 @@ fn identify(controller: &Controller) -> Outcome {
     println!("firmware           {}", identity.firmware);
     println!("NVM Express        {major}.{minor}.{tertiary}");
     println!("bytes of a command {}", identity.max_transfer);
+    println!("SGLs               {}", identity.sgl);
     println!("volatile cache     {}", identity.volatile_cache);
     println!("optional commands  {}", commands.join(", "));
     for id in controller.namespaces()? {

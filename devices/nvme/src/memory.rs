@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory: what a controller can read from or write to.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use pinmap::{Access, Allocation, Device, Registration, Result};
-
-use crate::PAGE;
 
 /// Memory that a command can own: registered, or allocated by the driver; in an `Arc` it is the
 /// memory of several commands at once, and boxed (`Box<dyn Memory>`) each command of a queue has
@@ -29,13 +26,12 @@ pub trait Memory: 'static {
     /// The access that the device has.
     fn access(&self) -> Access;
 
-    /// Calls a function for each page that has some of these bytes, with the device address of the
-    /// first of them.
+    /// The device address of the first byte; the others follow.
     ///
     /// # Errors
     ///
-    /// As for [`Registration::segments`].
-    fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()>;
+    /// As for [`Registration::device_addr`].
+    fn device_addr(&self) -> Result<u64>;
 }
 
 impl<M: 'static> Memory for Registration<M> {
@@ -51,10 +47,8 @@ impl<M: 'static> Memory for Registration<M> {
         self.access()
     }
 
-    fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()> {
-        self.segments(bytes, PAGE as u64, PAGE)?
-            .for_each(|(addr, _)| each(addr));
-        Ok(())
+    fn device_addr(&self) -> Result<u64> {
+        self.device_addr()
     }
 }
 
@@ -71,10 +65,8 @@ impl<T: 'static> Memory for Allocation<T> {
         Access::ReadWrite
     }
 
-    fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()> {
-        self.segments(bytes, PAGE as u64, PAGE)?
-            .for_each(|(addr, _)| each(addr));
-        Ok(())
+    fn device_addr(&self) -> Result<u64> {
+        Ok(self.device_addr())
     }
 }
 
@@ -93,8 +85,8 @@ macro_rules! pointers {
                 (**self).access()
             }
 
-            fn pages(&self, bytes: Range<usize>, each: &mut dyn FnMut(u64)) -> Result<()> {
-                (**self).pages(bytes, each)
+            fn device_addr(&self) -> Result<u64> {
+                (**self).device_addr()
             }
         }
     )* };

@@ -18,6 +18,7 @@ pub struct QueueOptions {
     pub(crate) polled: bool,
     pub(crate) poll_first: Duration,
     pub(crate) timeout: Duration,
+    pub(crate) prp: bool,
 }
 
 impl QueueOptions {
@@ -29,6 +30,7 @@ impl QueueOptions {
             polled: false,
             poll_first: Duration::ZERO,
             timeout: Duration::from_secs(30),
+            prp: false,
         }
     }
 
@@ -57,6 +59,13 @@ impl QueueOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Makes commands list the pages of their memory (PRP), also where the controller has SGLs.
+    #[must_use]
+    pub fn prp(mut self) -> Self {
+        self.prp = true;
         self
     }
 }

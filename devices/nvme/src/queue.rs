@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,6 +10,7 @@ use pinmap::{Allocation, ErrorKind, Interrupt};
 
 use crate::admin::{Shared, PAUSE};
 use crate::command::{Command, What};
+use crate::data::Data;
 use crate::entry::Completion;
 use crate::error::{Error, Failed, Result};
 use crate::identify::Identity;
@@ -211,7 +211,19 @@ impl<M: Memory> Queue<M> {
         let list = usize::from(id) * LIST;
         match &command.what {
             What::Transfer(_, _, memory, bytes) => {
-                entry.pages = self.list_pages(list, memory, bytes.clone())?;
+                let addr = memory.device_addr()?.wrapping_add(bytes.start as u64);
+                let sgl = self.identity.sgl && !self.options.prp;
+                match Data::new(addr, bytes.len(), sgl.then_some(self.identity.alignment))? {
+                    Data::Here(flags, data) => (entry.flags, entry.data) = (flags, data),
+                    Data::List(first, second, count) => {
+                        let mut pages = [0; LIST];
+                        for (page, index) in pages.iter_mut().zip(0..count as u64) {
+                            *page = second.wrapping_add(index * PAGE as u64);
+                        }
+                        self.held().lists.write(list, &pages[..count])?;
+                        entry.data = [first, self.list_addr(list)];
+                    }
+                }
             }
             What::Deallocate(ranges) => {
                 for (index, blocks) in ranges.iter().enumerate() {
@@ -219,7 +231,7 @@ impl<M: Memory> Queue<M> {
                     let lists = &mut self.held().lists;
                     lists.write(list + 2 * index, &[len << 32, blocks.start])?;
                 }
-                entry.pages[0] = self.list_addr(list);
+                entry.data[0] = self.list_addr(list);
             }
             _ => {}
         }
@@ -233,41 +245,6 @@ impl<M: Memory> Queue<M> {
             Some(held) => held,
             None => unreachable!("the queue is being dropped"),
         }
-    }
-
-    /// Tells the entry of a command where its memory is: its first page, and its second one or the
-    /// list of all others, which begins at `list`.
-    fn list_pages(&mut self, list: usize, memory: &M, bytes: Range<usize>) -> Result<[u64; 2]> {
-        let (mut pages, mut count) = ([0; 2], 0);
-        let mut each = |addr| {
-            if let Some(page) = pages.get_mut(count) {
-                *page = addr;
-            }
-            count += 1;
-        };
-        memory.pages(bytes.clone(), &mut each)?;
-        if pages[0] % 4 != 0 {
-            let words = format!("the memory at {:#x} is not aligned to 4 bytes", pages[0]);
-            return Err(Error::Invalid(words));
-        }
-        if count > 2 {
-            let (mut others, mut at) = ([0; LIST], 0usize);
-            let mut each = |addr| {
-                if let Some(other) = at.checked_sub(1).and_then(|at| others.get_mut(at)) {
-                    *other = addr;
-                }
-                at += 1;
-            };
-            memory.pages(bytes, &mut each)?;
-            let others = others.get(..count - 1).filter(|_| at == count);
-            let Some(others) = others else {
-                let words = "the memory has more pages than it may, or other ones each time";
-                return Err(Error::Invalid(words.into()));
-            };
-            self.held().lists.write(list, others)?;
-            pages[1] = self.list_addr(list);
-        }
-        Ok(pages)
     }
 
     fn list_addr(&mut self, list: usize) -> u64 {

@@ -86,10 +86,23 @@ pub(crate) fn memory_of_all_kinds() -> Outcome {
 }
 
 pub(crate) fn memory_anywhere_in_its_pages() -> Outcome {
+    pieces(QueueOptions::new().prp(), 0)
+}
+
+pub(crate) fn memory_at_any_byte_by_sgl() -> Outcome {
+    let controller = controller()?;
+    let identity = controller.identity();
+    assert_eq!((identity.sgl, identity.alignment), (true, 1));
+    drop(controller);
+    pieces(QueueOptions::new(), 3)
+}
+
+/// Writes and reads pieces of memory that are moved by some bytes.
+fn pieces(options: QueueOptions, by: usize) -> Outcome {
     let controller = controller()?;
     let namespace = controller.namespace(1)?;
     let most = controller.identity().max_transfer;
-    let mut queue = queue(&controller)?;
+    let mut queue = controller.queue(options)?;
     let device = controller.device();
     let source = pattern(5, most + 8192);
     let mut from = memory(device, &source)?;
@@ -106,7 +119,7 @@ pub(crate) fn memory_anywhere_in_its_pages() -> Outcome {
         (0, most),
         (4092, most),
     ] {
-        let part = offset..offset + len;
+        let part = offset + by..offset + by + len;
         to.write_at(0, &vec![0xee; most + 8192])?;
         from = returned(queue.run(namespace.write(64, from).part(part.clone())))?;
         let before = on_disk(1, 64 * 512, len)?;
@@ -162,7 +175,7 @@ pub(crate) fn bad_input_is_refused() -> Outcome {
     let controller = controller()?;
     let (device, identity) = (controller.device(), controller.identity());
     let (small, large) = (controller.namespace(1)?, controller.namespace(2)?);
-    let mut queue = queue(&controller)?;
+    let mut queue = controller.queue(QueueOptions::new().prp())?;
     let len = identity.max_transfer + 8192;
     let before = on_disk(1, (64 << 20) - 8192, 8192)?;
     let bytes = |part| Ok::<_, Box<dyn std::error::Error>>((memory(device, &vec![1; len])?, part));

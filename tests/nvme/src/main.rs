@@ -35,6 +35,7 @@ const TESTS: &[Test] = tests! {
         metadata_is_refused
         memory_of_all_kinds
         memory_anywhere_in_its_pages
+        memory_at_any_byte_by_sgl
         commands_without_memory
         bad_input_is_refused
         other_controllers_memory_is_refused;
