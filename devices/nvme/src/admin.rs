@@ -10,7 +10,13 @@
 //! each other, and the first one that finds the controller at fault resets it for all.
 //!
 //! The admin queue and all that is done with it, resets as well, are behind a lock. Commands for
-//! blocks take it only to make their queue anew after a reset.
+//! blocks take it only to make their queue anew after a reset, or to abort one.
+//!
+//! # Events
+//!
+//! One command of the admin queue waits for an event. The event stays in [`Admin`] until the
+//! program takes it. Then its log is read, without which the controller reports no other one of the
+//! type, and the next command waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,8 +24,9 @@ use std::time::{Duration, Instant};
 
 use pinmap::{Allocation, Bar, Device, ErrorKind, Interrupt};
 
-use crate::entry::Entry;
+use crate::entry::{Completion, Entry};
 use crate::error::{Error, Result};
+use crate::log::Event;
 use crate::pair::Pair;
 use crate::registers::{Block, Capabilities, State, ENABLED, SHUT_DOWN};
 use crate::PAGE;
@@ -30,8 +37,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(60);
 /// How often a wait checks whether the controller still works.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
-/// Entries of the admin queue, in which there is one command at a time.
-const ENTRIES: u16 = 2;
+/// Entries of the admin queue, in which there are the command that waits for an event, and another
+/// one at a time.
+const ENTRIES: u16 = 3;
+/// The identifier of the command that waits for an event. Others have 0.
+const EVENT: u16 = 1;
 /// How many queues are asked for; the controller may have fewer.
 const QUEUES: u16 = 256;
 
@@ -41,17 +51,22 @@ mod opcode {
     pub(super) const CREATE_SUBMISSIONS: u8 = 0x01;
     pub(super) const DELETE_COMPLETIONS: u8 = 0x04;
     pub(super) const CREATE_COMPLETIONS: u8 = 0x05;
+    pub(super) const GET_LOG: u8 = 0x02;
     pub(super) const IDENTIFY: u8 = 0x06;
+    pub(super) const ABORT: u8 = 0x08;
     pub(super) const SET_FEATURES: u8 = 0x09;
+    pub(super) const EVENT: u8 = 0x0c;
 }
 
-/// A page that identify fills.
+/// A page that the controller fills.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum What {
     Namespace(u32),
     Controller,
     /// The numbers of the namespaces behind this one.
     Namespaces(u32),
+    /// So many bytes of a log.
+    Log(u8, u32),
 }
 
 /// A controller, as its queues have it.
@@ -62,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) block: Block,
     pub(crate) capabilities: Capabilities,
     generation: AtomicU64,
+    /// The interrupt of the admin queue.
+    interrupt: Interrupt,
     admin: Mutex<Admin>,
 }
 
@@ -71,7 +88,8 @@ struct Admin {
     pair: Option<Pair>,
     /// Whether the controller is enabled, and has answered all commands of the pair.
     is_up: bool,
-    interrupt: Interrupt,
+    /// The event that the program has not taken yet.
+    event: Option<Event>,
     page: Allocation<u8>,
     /// Which numbers of queues are taken, from 1 on.
     taken: Vec<bool>,
@@ -97,10 +115,11 @@ impl Shared {
             bar,
             block,
             generation: AtomicU64::new(0),
+            interrupt: device.interrupt(0)?,
             admin: Mutex::new(Admin {
                 pair: None,
                 is_up: false,
-                interrupt: device.interrupt(0)?,
+                event: None,
                 page: device.alloc(PAGE)?,
                 taken: Vec::new(),
             }),
@@ -169,21 +188,18 @@ impl Shared {
         admin.is_up = true;
         // Feature 7: the number of queues of both kinds, less one.
         let wanted = u32::from(QUEUES) - 1;
-        let words = [7, (wanted << 16) | wanted, 0, 0, 0, 0];
-        let granted = admin.execute(
-            self,
-            Entry {
-                opcode: opcode::SET_FEATURES,
-                words,
-                ..Entry::default()
-            },
-        )?;
+        let granted = admin.set(self, 7, (wanted << 16) | wanted)?;
         let queues = (granted >> 16).min(granted & 0xffff).min(wanted) + 1;
         // After a reset there may be queues that begin anew; their numbers stay.
         if admin.taken.is_empty() {
             admin.taken = vec![false; queues as usize];
         }
-        Ok(())
+        // Feature 11: all warnings of the health log are events.
+        match admin.set(self, 11, 0x1f) {
+            Ok(_) | Err(Error::Status(_)) if admin.event.is_none() => admin.listen(),
+            Ok(_) | Err(Error::Status(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until the status register says something.
@@ -212,6 +228,11 @@ impl Shared {
         State::read(&self.block)?.works().map(drop)
     }
 
+    /// Whether the controller is enabled, and so can answer.
+    pub(crate) fn is_ready(&self) -> Result<bool> {
+        Ok(State::read(&self.block)?.is_ready())
+    }
+
     /// Looks whether the device is there, without its registers, access to which would end the
     /// program otherwise.
     pub(crate) fn look_for_device(&self) -> Result<()> {
@@ -222,22 +243,49 @@ impl Shared {
     }
 
     /// Fills a page with what the controller tells, and returns it.
-    pub(crate) fn identify(&self, what: What) -> Result<Vec<u8>> {
+    pub(crate) fn ask(&self, what: What) -> Result<Vec<u8>> {
+        self.admin().ask(self, what)
+    }
+
+    /// Takes an event. Does not wait for one.
+    pub(crate) fn event(&self) -> Result<Option<Event>> {
         let mut admin = self.admin();
-        let (namespace, kind) = match what {
-            What::Namespace(id) => (id, 0),
-            What::Controller => (0, 1),
-            What::Namespaces(behind) => (behind, 2),
+        if !admin.is_up {
+            return Err(Error::Down);
+        }
+        self.look_for_device()?;
+        if admin.take()?.is_some() {
+            return Err(Error::Confused);
+        }
+        let Some(event) = admin.event else {
+            return Ok(None);
         };
-        let entry = Entry {
-            opcode: opcode::IDENTIFY,
-            namespace,
-            data: [admin.page.device_addr(), 0],
-            words: [kind, 0, 0, 0, 0, 0],
-            ..Entry::default()
-        };
-        admin.execute(self, entry)?;
-        Ok(admin.page.to_vec())
+        match admin.ask(self, What::Log(event.log(), 512)) {
+            Ok(_) | Err(Error::Status(_)) => {}
+            Err(error) => return Err(error),
+        }
+        admin.event = None;
+        admin.listen()?;
+        Ok(Some(event))
+    }
+
+    /// Waits for the admin queue's interrupt, but not for long.
+    pub(crate) fn pause(&self, most: Duration) -> Result<()> {
+        match self.interrupt.wait_timeout(PAUSE.min(most)) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => self.check(),
+            waited => Ok(waited.map(drop)?),
+        }
+    }
+
+    /// Asks the controller to end a command of a queue. If it does, that ends with a status.
+    pub(crate) fn abort(&self, number: u16, id: u16, generation: u64) -> Result<()> {
+        let mut admin = self.admin();
+        if self.generation() != generation {
+            return Ok(());
+        }
+        let command = (u32::from(id) << 16) | u32::from(number);
+        let entry = Entry::new(opcode::ABORT, 0, [command, 0]);
+        admin.execute(self, entry).map(drop)
     }
 
     /// Takes a number for a pair of queues. Those that are polled get the last ones, because the
@@ -273,24 +321,12 @@ impl Shared {
         let (submissions, completions) = pair.addresses()?;
         let size = (u32::from(entries - 1) << 16) | u32::from(number);
         let interrupts = vector.map_or(0, |vector| (vector << 16) | 2);
-        admin.execute(
-            self,
-            Entry {
-                opcode: opcode::CREATE_COMPLETIONS,
-                data: [completions, 0],
-                words: [size, interrupts | 1, 0, 0, 0, 0],
-                ..Entry::default()
-            },
-        )?;
-        let created = admin.execute(
-            self,
-            Entry {
-                opcode: opcode::CREATE_SUBMISSIONS,
-                data: [submissions, 0],
-                words: [size, (u32::from(number) << 16) | 1, 0, 0, 0, 0],
-                ..Entry::default()
-            },
-        );
+        let words = [size, interrupts | 1];
+        let entry = Entry::new(opcode::CREATE_COMPLETIONS, completions, words);
+        admin.execute(self, entry)?;
+        let words = [size, (u32::from(number) << 16) | 1];
+        let entry = Entry::new(opcode::CREATE_SUBMISSIONS, submissions, words);
+        let created = admin.execute(self, entry);
         if let Err(error) = created {
             // The first error counts.
             let _ = admin.delete(self, opcode::DELETE_COMPLETIONS, number);
@@ -329,13 +365,56 @@ impl Drop for Shared {
 
 impl Admin {
     fn delete(&mut self, shared: &Shared, opcode: u8, number: u16) -> Result<()> {
-        let words = [number.into(), 0, 0, 0, 0, 0];
-        let entry = Entry {
-            opcode,
-            words,
-            ..Entry::default()
-        };
+        let entry = Entry::new(opcode, 0, [number.into(), 0]);
         self.execute(shared, entry).map(drop)
+    }
+
+    /// Sets a feature, and returns the result.
+    fn set(&mut self, shared: &Shared, feature: u32, value: u32) -> Result<u32> {
+        let entry = Entry::new(opcode::SET_FEATURES, 0, [feature, value]);
+        self.execute(shared, entry)
+    }
+
+    fn ask(&mut self, shared: &Shared, what: What) -> Result<Vec<u8>> {
+        let (opcode, namespace, word) = match what {
+            What::Namespace(id) => (opcode::IDENTIFY, id, 0),
+            What::Controller => (opcode::IDENTIFY, 0, 1),
+            What::Namespaces(behind) => (opcode::IDENTIFY, behind, 2),
+            // The number of words, less one.
+            What::Log(log, len) => {
+                let word = ((len / 4 - 1) << 16) | u32::from(log);
+                (opcode::GET_LOG, u32::MAX, word)
+            }
+        };
+        let mut entry = Entry::new(opcode, self.page.device_addr(), [word, 0]);
+        entry.namespace = namespace;
+        self.execute(shared, entry)?;
+        Ok(self.page.to_vec())
+    }
+
+    /// Has a command wait for the next event.
+    fn listen(&mut self) -> Result<()> {
+        let pair = self.pair.as_mut().ok_or(Error::Down)?;
+        let mut entry = Entry::new(opcode::EVENT, 0, [0; 2]);
+        entry.id = EVENT;
+        pair.push(entry)?;
+        pair.tell();
+        Ok(())
+    }
+
+    /// Takes a completion, but keeps events.
+    fn take(&mut self) -> Result<Option<Completion>> {
+        let pair = self.pair.as_mut().ok_or(Error::Down)?;
+        while let Some(completion) = pair.pop()? {
+            if completion.id != EVENT {
+                return Ok(Some(completion));
+            }
+            // A controller that refuses to wait is not asked again.
+            if completion.outcome().is_ok() {
+                self.event = Some(Event::new(completion.result));
+            }
+        }
+        Ok(None)
     }
 
     /// Executes a command, and returns its result.
@@ -351,7 +430,7 @@ impl Admin {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let is_late = Instant::now() > deadline;
-            if let Some(completion) = pair.pop()? {
+            if let Some(completion) = self.take()? {
                 self.is_up = true;
                 completion.outcome()?;
                 return Ok(completion.result);
@@ -359,10 +438,7 @@ impl Admin {
             if is_late {
                 return Err(Error::TimedOut);
             }
-            match self.interrupt.wait_timeout(PAUSE) {
-                Err(error) if error.kind() == ErrorKind::TimedOut => shared.check()?,
-                waited => drop(waited?),
-            }
+            shared.pause(PAUSE)?;
         }
     }
 }

@@ -3,12 +3,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pinmap::Device;
 
 use crate::admin::{Shared, What};
 use crate::error::{Error, Result};
 use crate::identify::{Identity, Namespace};
+use crate::log::{page, Event, Health, Logged};
 use crate::memory::Memory;
 use crate::options::QueueOptions;
 use crate::queue::Queue;
@@ -43,7 +45,7 @@ impl Controller {
     /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: it does not come up.
     pub fn open(device: &Device) -> Result<Self> {
         let shared = Arc::new(Shared::new(device)?);
-        let page = shared.identify(What::Controller)?;
+        let page = shared.ask(What::Controller)?;
         let identity = Identity::of(&page, shared.block.version().read());
         Ok(Self {
             shared,
@@ -71,7 +73,7 @@ impl Controller {
         let mut found: Vec<u32> = Vec::new();
         loop {
             let behind = found.last().copied().unwrap_or(0);
-            let page = self.shared.identify(What::Namespaces(behind))?;
+            let page = self.shared.ask(What::Namespaces(behind))?;
             let numbers = page.chunks_exact(4).map(|bytes| {
                 let bytes = [bytes[0], bytes[1], bytes[2], bytes[3]];
                 u32::from_le_bytes(bytes)
@@ -97,7 +99,7 @@ impl Controller {
         if id == 0 || id >= 0xffff_fffe {
             return Err(Error::Invalid(format!("there is no namespace {id}")));
         }
-        match self.shared.identify(What::Namespace(id)) {
+        match self.shared.ask(What::Namespace(id)) {
             Ok(page) => Namespace::of(Arc::clone(&self.shared), id, &page),
             Err(Error::Status(status)) if (status.kind(), status.code()) == (0, 0x0b) => {
                 Err(Error::Invalid(format!("there is no namespace {id}")))
@@ -119,6 +121,57 @@ impl Controller {
             Arc::clone(&self.identity),
             options,
         )
+    }
+
+    /// Waits until the controller reports something by itself, but no longer than some time, which
+    /// can be zero. Returns `None` if that was up first. An event waits for the program, and others
+    /// of its type wait behind it.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// # fn f(controller: &pinmap_nvme::Controller) -> pinmap_nvme::Result<()> {
+    /// while let Some(event) = controller.event(Duration::ZERO)? {
+    ///     println!("{event}; {:?}", controller.health()?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Down`]: the controller did not come up after a reset; [`Error::TimedOut`],
+    /// [`Error::Fatal`], [`Error::Confused`], [`Error::Gone`]: it does not answer as it should.
+    pub fn event(&self, within: Duration) -> Result<Option<Event>> {
+        let since = Instant::now();
+        loop {
+            if let Some(event) = self.shared.event()? {
+                return Ok(Some(event));
+            }
+            match within.saturating_sub(since.elapsed()) {
+                Duration::ZERO => return Ok(None),
+                left => self.shared.pause(left)?,
+            }
+        }
+    }
+
+    /// Asks how the controller and its medium are (the SMART log).
+    ///
+    /// # Errors
+    ///
+    /// As for [`namespaces`](Self::namespaces).
+    pub fn health(&self) -> Result<Health> {
+        let page = self.shared.ask(What::Log(page::HEALTH, 512))?;
+        Ok(Health::of(&page))
+    }
+
+    /// Asks for the latest errors that the controller has logged, at most 64, the latest first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`namespaces`](Self::namespaces).
+    pub fn errors(&self) -> Result<Vec<Logged>> {
+        let len = 64 * self.identity.logged;
+        let page = self.shared.ask(What::Log(page::ERRORS, len))?;
+        Ok(Logged::all(&page[..len as usize]))
     }
 
     /// Resets the controller. Commands in flight end with [`Error::Reset`], and all queues can be

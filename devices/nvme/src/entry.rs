@@ -35,6 +35,18 @@ pinmap::element! {
     }
 }
 
+impl Entry {
+    /// An entry of the admin queue, with the address of a page and command dwords 10 and 11.
+    pub(crate) fn new(opcode: u8, page: u64, words: [u32; 2]) -> Self {
+        Self {
+            opcode,
+            data: [page, 0],
+            words: [words[0], words[1], 0, 0, 0, 0],
+            ..Self::default()
+        }
+    }
+}
+
 impl Descriptor for Completion {
     type Status = u16;
     const STATUS: usize = std::mem::offset_of!(Completion, status);

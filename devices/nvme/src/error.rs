@@ -22,8 +22,8 @@ pub enum Error {
     Full,
     /// The controller has executed the command, and reports an error.
     Status(Status),
-    /// A command took too long. For one of a queue the controller was reset; after one of the
-    /// admin queue it has to be.
+    /// A command took too long. One of a queue was aborted, or the controller was reset; after one
+    /// of the admin queue it has to be.
     TimedOut,
     /// The controller was reset while the command was in flight. It may have been executed.
     Reset,
@@ -126,6 +126,10 @@ impl Status {
 
     pub(crate) fn is_success(self) -> bool {
         self.0 & 0x7ff == 0
+    }
+
+    pub(crate) fn is_abort(self) -> bool {
+        (self.kind(), self.code()) == (0, 0x07)
     }
 
     /// The status code type: 0 generic, 1 of this command, 2 of the medium, 3 of the path.

@@ -32,6 +32,8 @@ pub struct Identity {
     pub volatile_cache: bool,
     /// The commands that a controller need not have.
     pub optional: Optional,
+    /// Entries that the error log has, of those in one page.
+    pub(crate) logged: u32,
 }
 
 /// Commands that a controller need not have, as bits of the field ONCS.
@@ -71,7 +73,7 @@ impl fmt::Debug for Optional {
 const MOST: usize = PAGE / 8 * PAGE;
 
 /// Reads little-endian numbers of a page.
-fn number(page: &[u8], bytes: Range<usize>) -> u64 {
+pub(crate) fn number(page: &[u8], bytes: Range<usize>) -> u64 {
     page[bytes]
         .iter()
         .rev()
@@ -97,6 +99,7 @@ impl Identity {
             alignment: if sgl == 1 { 1 } else { 4 },
             volatile_cache: page[525] & 1 != 0,
             optional: Optional(number(page, 520..522) as u16),
+            logged: u32::from(page[262]).min(63) + 1,
         }
     }
 }

@@ -31,7 +31,8 @@
 //!
 //! - A command owns its [`Memory`] until it is done, so that safe code can neither free nor release
 //!   what the controller works on. Memory comes back with each error, too. If a command takes too
-//!   long, its memory comes back when the controller has been reset, and not before.
+//!   long, its memory comes back when it was aborted, or the controller has been reset, and not
+//!   before.
 //! - The controller reaches nothing else: the IOMMU stops what the driver pinmap has not mapped.
 //! - What is refused, such as blocks beyond the end, was not begun.
 //!
@@ -47,6 +48,7 @@ mod data;
 mod entry;
 mod error;
 mod identify;
+mod log;
 mod memory;
 mod options;
 mod pair;
@@ -57,6 +59,7 @@ pub use command::Command;
 pub use controller::Controller;
 pub use error::{Error, Failed, Result, Status};
 pub use identify::{Identity, Namespace, Optional};
+pub use log::{Event, Health, Logged};
 pub use memory::Memory;
 pub use options::QueueOptions;
 pub use queue::{Done, Queue};

@@ -55,7 +55,8 @@ impl QueueOptions {
         self
     }
 
-    /// Sets how long a command may take before the controller is reset.
+    /// Sets how long a command may take before it is aborted. After as long again, the controller
+    /// is reset.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -19,6 +19,8 @@ use crate::options::QueueOptions;
 use crate::pair::Pair;
 use crate::PAGE;
 
+mod recover;
+
 /// Entries of a list: a page of them.
 const LIST: usize = PAGE / size_of::<u64>();
 
@@ -99,6 +101,8 @@ struct Slot<M> {
     memory: Option<M>,
     /// `None`: never.
     deadline: Option<Instant>,
+    /// Whether it has missed one already, and was to be aborted.
+    is_late: bool,
 }
 
 impl<M: Memory> Queue<M> {
@@ -146,6 +150,11 @@ impl<M: Memory> Queue<M> {
     /// How many commands were submitted, and not returned as done.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len() + self.done.len()
+    }
+
+    /// The number of the queue, by which the controller knows it.
+    pub fn number(&self) -> u16 {
+        self.number
     }
 
     /// How many commands can be submitted before one must be waited for.
@@ -199,6 +208,7 @@ impl<M: Memory> Queue<M> {
             number,
             memory: command.into_memory(),
             deadline: Instant::now().checked_add(self.options.timeout),
+            is_late: false,
         });
         Ok(number)
     }
@@ -332,79 +342,6 @@ impl<M: Memory> Queue<M> {
         }
     }
 
-    /// Looks whether the controller works, and no command takes too long; otherwise resets it, so
-    /// that all commands in flight are done, with an error. A program that only polls calls this
-    /// now and then.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Pinmap`]: the controller cannot be reset. If
-    /// it could not be disabled either, commands stay in flight. [`Error::Gone`]: it does not
-    /// answer, though it is still bound to the driver.
-    pub fn check(&mut self) -> Result<()> {
-        // What is done is not late.
-        self.gather()?;
-        let now = Instant::now();
-        let is_late = |slot: &Slot<M>| slot.deadline.is_some_and(|deadline| deadline <= now);
-        match self.shared.check() {
-            // The driver has taken all memory from it.
-            Err(Error::Gone) if matches!(self.shared.look_for_device(), Err(Error::Gone)) => {
-                self.lose();
-                Ok(())
-            }
-            Err(Error::Fatal) => self.reset(|_| Error::Fatal),
-            Ok(()) if self.slots.iter().flatten().any(is_late) => {
-                self.reset(|slot| match is_late(slot) {
-                    true => Error::TimedOut,
-                    false => Error::Reset,
-                })
-            }
-            other => other,
-        }
-    }
-
-    /// Resets the controller, and ends the commands in flight.
-    fn reset(&mut self, why: impl Fn(&Slot<M>) -> Error) -> Result<()> {
-        let reset = self.shared.reset(self.generation);
-        if self.generation != self.shared.generation() {
-            self.end(why);
-        }
-        reset
-    }
-
-    /// Ends the commands in flight, on whose memory the controller does not work any more.
-    fn end(&mut self, why: impl Fn(&Slot<M>) -> Error) {
-        for (id, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(slot) = slot.take() {
-                self.free.push(id as u16);
-                self.done.push_back(Done {
-                    number: slot.number,
-                    result: Err(why(&slot)),
-                    memory: slot.memory,
-                });
-            }
-        }
-    }
-
-    /// Ends the commands in flight of a device that is gone, from which the driver has taken all
-    /// memory. The next command asks again whether it is.
-    fn lose(&mut self) {
-        self.generation = 0;
-        self.end(|_| Error::Gone);
-    }
-
-    /// Begins anew after a reset.
-    #[inline]
-    fn renew(&mut self) -> Result<()> {
-        if self.generation != self.shared.generation() {
-            self.end(|_| Error::Reset);
-            let depth = self.options.depth;
-            let made = create(&self.shared, &self.interrupt, self.number, depth)?;
-            (self.held().pair, self.generation) = made;
-        }
-        Ok(())
-    }
-
     /// Takes what the controller has completed.
     #[inline]
     fn gather(&mut self) -> Result<()> {
@@ -432,7 +369,10 @@ impl<M: Memory> Queue<M> {
         self.done.push_back(Done {
             number: slot.number,
             memory: slot.memory,
-            result: completion.outcome().map_err(Error::from),
+            result: match completion.outcome() {
+                Err(status) if slot.is_late && status.is_abort() => Err(Error::TimedOut),
+                outcome => outcome.map_err(Error::from),
+            },
         });
         true
     }

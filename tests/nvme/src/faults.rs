@@ -12,7 +12,9 @@ use pinmap_nvme::{Controller, Error, Queue, QueueOptions};
 
 use crate::harness::Outcome;
 use crate::referee::bind;
-use crate::setup::{content, controller, error, memory, pattern, queue, returned};
+use crate::setup::{
+    content, controller, error, memory, pattern, queue, returned, NAMESPACES, SLOW,
+};
 
 /// Offsets of registers.
 const CONFIGURATION: usize = 0x14;
@@ -56,6 +58,68 @@ pub(crate) fn done_command_is_not_late() -> Outcome {
     queue.check()?;
     let done = queue.poll()?.ok_or("it was done")?;
     done.result?;
+    Ok(())
+}
+
+/// Runs a slow command, again and again if it is done before `hurry` can do anything about it.
+fn run_slow(
+    controller: &Controller,
+    options: QueueOptions,
+    hurry: impl Fn(&mut Queue<Registration>, u64) -> pinmap_nvme::Result<()>,
+) -> Result<Error, Box<dyn std::error::Error>> {
+    let namespace = controller.namespace(SLOW)?;
+    let mut queue = controller.queue(options)?;
+    for _ in 0..60 {
+        let lent = memory(controller.device(), &[5; 512])?;
+        let number = queue.submit(namespace.read(0, lent))?;
+        hurry(&mut queue, number)?;
+        let done = queue.wait()?;
+        assert!(
+            done.number == number && done.memory.is_some(),
+            "the memory is lost"
+        );
+        if let Err(error) = done.result {
+            works(controller, &mut queue, 32)?;
+            return Ok(error);
+        }
+    }
+    Err("a slow command is done too early each time".into())
+}
+
+pub(crate) fn command_is_aborted() -> Outcome {
+    let controller = controller()?;
+    let mut other = queue(&controller)?;
+    let namespace = controller.namespace(SLOW)?;
+    let number = other.submit(namespace.flush())?;
+    let abort = |queue: &mut Queue<_>, number| match queue.abort(number) {
+        Err(Error::Invalid(_)) => Ok(()), // it is done already
+        aborted => aborted,
+    };
+    let aborted = run_slow(&controller, QueueOptions::new(), abort)?;
+    let Error::Status(status) = aborted else {
+        return Err(aborted.into());
+    };
+    assert_eq!((status.kind(), status.code()), (0, 0x07), "{status}");
+    // Nothing else is ended by that.
+    let done = other.wait()?;
+    assert_eq!(done.number, number);
+    done.result?;
+    let error = other.abort(number).expect_err("it is done");
+    let words = "no command 0 is in flight";
+    assert!(error.to_string().contains(words), "{error}");
+    Ok(())
+}
+
+pub(crate) fn late_command_is_aborted_or_reset() -> Outcome {
+    let controller = controller()?;
+    // The command comes back after the abort, or only with the reset.
+    for milliseconds in [200, 50] {
+        let options = QueueOptions::new().timeout(Duration::from_millis(milliseconds));
+        for options in [options, options.polled()] {
+            let late = run_slow(&controller, options, |_, _| Ok(()))?;
+            assert!(matches!(late, Error::TimedOut), "{late}");
+        }
+    }
     Ok(())
 }
 
@@ -167,7 +231,7 @@ pub(crate) fn gone_controller_gives_memory_back() -> Outcome {
     drop((queue, namespace, controller));
     rebind.join().map_err(|_| "binding has panicked")??;
     let controller = crate::setup::controller()?;
-    assert_eq!(controller.namespaces()?, [1, 2, 3]);
+    assert_eq!(controller.namespaces()?, NAMESPACES);
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod program;
 mod queues;
 mod random;
 mod referee;
+mod reports;
 mod setup;
 
 use std::process::ExitCode;
@@ -49,8 +50,14 @@ const TESTS: &[Test] = tests! {
     referee:
         file_has_what_was_written
         kernel_reads_what_was_written_and_writes_what_is_read;
+    reports:
+        errors_of_the_medium_are_precise
+        events_are_reported
+        health_counts_commands;
     faults:
         done_command_is_not_late
+        command_is_aborted
+        late_command_is_aborted_or_reset
         lost_command_ends_with_a_reset
         reset_ends_commands_of_other_threads
         failed_controller_is_reset

@@ -12,7 +12,9 @@ use pinmap::Registration;
 use pinmap_nvme::{Error, QueueOptions};
 
 use crate::harness::Outcome;
-use crate::setup::{content, controller, error, memory, on_disk, pattern, queue, returned};
+use crate::setup::{
+    content, controller, error, memory, on_disk, pattern, queue, returned, NAMESPACES,
+};
 
 pub(crate) fn waits_poll_or_sleep() -> Outcome {
     let controller = controller()?;
@@ -167,6 +169,6 @@ pub(crate) fn dropped_queue_ends_commands() -> Outcome {
     // A controller that is dropped with all that it has comes up again.
     drop((namespace, controller));
     let controller = crate::setup::controller()?;
-    assert_eq!(controller.namespaces()?, [1, 2, 3]);
+    assert_eq!(controller.namespaces()?, NAMESPACES);
     Ok(())
 }

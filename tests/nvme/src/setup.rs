@@ -3,12 +3,20 @@
 
 use std::error::Error;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use pinmap::{Access, Buffer, Device, ErrorKind, Registration};
 use pinmap_nvme::{Controller, Failed, Queue, QueueOptions};
 
-use crate::harness::skip;
+use crate::harness::{skip, Outcome};
+
+/// The namespaces that scripts/vm makes: with small blocks, with large ones, with metadata, with
+/// blocks that fail, and with commands that take a quarter of a second.
+pub(crate) const NAMESPACES: [u32; 5] = [1, 2, 3, FAILING, SLOW];
+pub(crate) const FAILING: u32 = 4;
+pub(crate) const SLOW: u32 = 5;
 
 /// Opens the device, or skips the test.
 pub(crate) fn device() -> Result<Device, Box<dyn Error>> {
@@ -60,6 +68,20 @@ pub(crate) fn on_disk(namespace: u32, offset: u64, len: usize) -> std::io::Resul
     let mut content = vec![0; len];
     file.read_exact_at(&mut content, offset)?;
     Ok(content)
+}
+
+/// Gives QEMU's monitor a command, which it executes at some time.
+pub(crate) fn monitor(command: &str) -> Outcome {
+    for port in std::fs::read_dir("/sys/class/virtio-ports")? {
+        let port = port?;
+        if std::fs::read_to_string(port.path().join("name"))?.trim() == "monitor" {
+            let mut port = File::options()
+                .write(true)
+                .open(Path::new("/dev").join(port.file_name()))?;
+            return Ok(port.write_all(format!("{command}\n").as_bytes())?);
+        }
+    }
+    Err("there is no monitor".into())
 }
 
 /// The memory that a command has returned.
