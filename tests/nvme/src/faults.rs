@@ -2,8 +2,10 @@
 //! Controllers that do not answer, have failed, or are gone. The tests bring that about by writing
 //! the controller's registers behind the back of the crate.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use pinmap_nvme::{Controller, Error, Queue, QueueOptions};
 use crate::harness::Outcome;
 use crate::referee::bind;
 use crate::setup::{
-    content, controller, error, memory, pattern, queue, returned, NAMESPACES, SLOW,
+    content, controller, error, memory, on_disk, pattern, queue, returned, NAMESPACES, SLOW,
 };
 
 /// Offsets of registers.
@@ -203,6 +205,73 @@ pub(crate) fn failed_controller_is_reset() -> Outcome {
     let done = queue.wait()?;
     assert!(matches!(done.result, Err(Error::Reset)), "{done:?}");
     works(&controller, &mut queue, 24)
+}
+
+/// Writes blocks again and again until told to stop, and counts them; what a reset has ended is
+/// written once more. Then all blocks are as the last writes have left them.
+fn write_and_check(
+    controller: &Controller,
+    first: u64,
+    written: &AtomicU64,
+    stop: &AtomicBool,
+) -> Outcome {
+    let (namespace, device) = (controller.namespace(1)?, controller.device());
+    let mut queue = controller.queue::<Registration>(QueueOptions::new().depth(8))?;
+    let content_of = |lap: u64, place: u64| pattern((lap << 8) | place, 4096);
+    let (mut lap, mut in_flight) = (0, HashMap::new());
+    while !stop.load(Ordering::Relaxed) {
+        lap += 1;
+        for place in 0..8 {
+            let lent = memory(device, &content_of(lap, place))?;
+            let number = queue.submit(namespace.write(first + 8 * place, lent))?;
+            in_flight.insert(number, place);
+        }
+        while queue.in_flight() != 0 {
+            let done = queue.wait()?;
+            let place = in_flight.remove(&done.number).ok_or("it is done twice")?;
+            let lent = done.memory.ok_or("the memory is lost")?;
+            assert!(content(&lent, 4096)? == content_of(lap, place));
+            match done.result {
+                Ok(()) => _ = written.fetch_add(1, Ordering::Relaxed),
+                Err(Error::Reset) => {
+                    let number = queue.submit(namespace.write(first + 8 * place, lent))?;
+                    in_flight.insert(number, place);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    for place in 0..8 {
+        let found = on_disk(1, 512 * first + 4096 * place, 4096)?;
+        assert!(found == content_of(lap, place), "{first} {place}");
+    }
+    Ok(())
+}
+
+pub(crate) fn resets_under_load_lose_nothing() -> Outcome {
+    let controller = controller()?;
+    let (written, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| -> Outcome {
+        let thread = |number| {
+            let (controller, written, stop) = (&controller, &written, &stop);
+            let body = move || write_and_check(controller, 800 * number, written, stop);
+            scope.spawn(move || body().map_err(|error| error.to_string()))
+        };
+        let threads: Vec<_> = (0..4u64).map(thread).collect();
+        let works = || threads.iter().all(|thread| !thread.is_finished());
+        let mut reset = Ok(());
+        for round in 1..=10 {
+            while written.load(Ordering::Relaxed) < 20 * round && works() {
+                std::thread::yield_now();
+            }
+            reset = reset.and_then(|()| controller.reset());
+        }
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| "a thread has panicked")??;
+        }
+        Ok(reset?)
+    })
 }
 
 pub(crate) fn gone_controller_gives_memory_back() -> Outcome {

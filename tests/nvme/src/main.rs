@@ -44,6 +44,7 @@ const TESTS: &[Test] = tests! {
         waits_poll_or_sleep
         full_queue_refuses
         futures_are_awaited
+        event_loop_polls_the_interrupts_file
         several_commands_are_told_at_once
         queues_run_out_and_come_back
         dropped_queue_ends_commands;
@@ -61,6 +62,7 @@ const TESTS: &[Test] = tests! {
         lost_command_ends_with_a_reset
         reset_ends_commands_of_other_threads
         failed_controller_is_reset
+        resets_under_load_lose_nothing
         gone_controller_gives_memory_back
         killed_program_leaves_a_controller_that_comes_up;
     program:

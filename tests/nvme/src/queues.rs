@@ -2,12 +2,14 @@
 //! Queues: how they wait, how many there are, and what becomes of commands that are dropped.
 
 use std::future::Future;
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use pinmap::Registration;
 use pinmap_nvme::{Error, QueueOptions};
 
@@ -112,6 +114,29 @@ pub(crate) fn futures_are_awaited() -> Outcome {
     let error = block_on(polled.next());
     // It may be done already.
     assert!(error.map_or_else(|error| error.to_string().contains("polled"), |_| true));
+    Ok(())
+}
+
+pub(crate) fn event_loop_polls_the_interrupts_file() -> Outcome {
+    let controller = controller()?;
+    let namespace = controller.namespace(1)?;
+    let mut queue = queue(&controller)?;
+    for _ in 0..100 {
+        for number in 0..8 {
+            let memory = memory(controller.device(), &[0; 512])?;
+            queue.submit(namespace.read(number, memory))?;
+        }
+        while queue.in_flight() != 0 {
+            let interrupt = queue.interrupt().ok_or("the queue is not polled")?;
+            let mut file = [PollFd::new(interrupt.as_fd(), PollFlags::POLLIN)];
+            // An interrupt that is lost is waited for in vain.
+            assert_eq!(poll(&mut file, PollTimeout::from(60_000_u16))?, 1);
+            assert!(interrupt.try_wait()?.is_some(), "it was readable");
+            while let Some(done) = queue.poll()? {
+                done.result?;
+            }
+        }
+    }
     Ok(())
 }
 
