@@ -49,7 +49,7 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-/// Registered memory with some content.
+/// Registered memory with some content, and zeroes up to the end of its last page.
 pub(crate) fn memory(device: &Device, content: &[u8]) -> Result<Registration, Box<dyn Error>> {
     let buffer = Buffer::from_slice(content)?;
     Ok(buffer.register(device, Access::ReadWrite)?)
