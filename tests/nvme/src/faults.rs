@@ -37,7 +37,11 @@ fn disable(bar: &Bar) -> Outcome {
 }
 
 /// Shows that the queue works, and its memory is the program's again.
-fn works(controller: &Controller, queue: &mut Queue<Registration>, block: u64) -> Outcome {
+pub(crate) fn works(
+    controller: &Controller,
+    queue: &mut Queue<Registration>,
+    block: u64,
+) -> Outcome {
     let namespace = controller.namespace(1)?;
     let bytes = pattern(block, 4096);
     let memory = memory(controller.device(), &bytes)?;

@@ -11,6 +11,7 @@ mod faults;
 #[allow(dead_code, unsafe_code)]
 #[path = "../../crate/src/harness.rs"]
 mod harness;
+mod plug;
 mod program;
 mod queues;
 mod random;
@@ -65,6 +66,9 @@ const TESTS: &[Test] = tests! {
         resets_under_load_lose_nothing
         gone_controller_gives_memory_back
         killed_program_leaves_a_controller_that_comes_up;
+    plug:
+        pulled_controller_is_gone_and_comes_back
+        controller_is_pulled_while_it_works;
     program:
         command_lists_and_copies;
     random:

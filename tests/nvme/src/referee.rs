@@ -30,7 +30,7 @@ pub(crate) fn file_has_what_was_written() -> Outcome {
 }
 
 const DRIVERS: &str = "/sys/bus/pci/drivers";
-const FUNCTIONS: &str = "/sys/bus/pci/devices";
+pub(crate) const FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// Gives a function to a driver, and takes it from the one that has it.
 pub(crate) fn bind(function: &str, driver: &str) -> Result<(), Box<dyn Error>> {
