@@ -61,13 +61,28 @@ fn block_device() -> Result<PathBuf, Box<dyn Error>> {
 
 pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome {
     let (ours, theirs) = (pattern(11, 256 << 10), pattern(12, 256 << 10));
-    let function = {
+    let (function, told) = {
         let controller = controller()?;
         let namespace = controller.namespace(1)?;
         let memory = memory(controller.device(), &ours)?;
         let mut queue = queue(&controller)?;
         drop(returned(queue.run(namespace.write(1000, memory)))?);
-        controller.device().info()?.pci.to_string()
+        let identity = controller.identity();
+        let told = [
+            ("device/model", identity.model.clone()),
+            ("device/serial", identity.serial.clone()),
+            ("device/firmware_rev", identity.firmware.clone()),
+            (
+                "size",
+                (namespace.blocks() * namespace.block_len() as u64 / 512).to_string(),
+            ),
+            (
+                "queue/logical_block_size",
+                namespace.block_len().to_string(),
+            ),
+            ("queue/fua", u8::from(identity.volatile_cache).to_string()),
+        ];
+        (controller.device().info()?.pci.to_string(), told)
     };
     if !Command::new("modprobe").arg("nvme").status()?.success() {
         return skip("this kernel has no driver for NVMe");
@@ -75,6 +90,13 @@ pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome
     let compare = || -> Outcome {
         bind(&function, "nvme")?;
         let node = block_device()?;
+        let disk = Path::new("/sys/block").join(node.file_name().ok_or("no name")?);
+        for (attribute, ours) in &told {
+            let theirs = fs::read_to_string(disk.join(attribute))?;
+            if theirs.trim() != ours {
+                return Err(format!("{attribute}: {ours}, and the kernel has {theirs}").into());
+            }
+        }
         let mut found = vec![0; 256 << 10];
         File::open(&node)?.read_exact_at(&mut found, 512 * 1000)?;
         if found != ours {
