@@ -159,7 +159,7 @@ impl<M: Memory> Queue<M> {
 
     /// How many commands can be submitted before one must be waited for.
     pub fn room(&self) -> usize {
-        self.free.len()
+        self.slots.len() - self.in_flight()
     }
 
     /// The interrupt that the ends of commands raise, for event loops: when it is readable,
@@ -217,7 +217,8 @@ impl<M: Memory> Queue<M> {
     fn give(&mut self, command: &Command<'_, M>) -> Result<()> {
         let mut entry = command.entry(&self.shared, &self.identity)?;
         self.renew()?;
-        let &id = self.free.last().ok_or(Error::Full)?;
+        let free = self.free.last().filter(|_| self.room() != 0);
+        let &id = free.ok_or(Error::Full)?;
         let list = usize::from(id) * LIST;
         match &command.what {
             What::Transfer(_, _, memory, bytes) => {

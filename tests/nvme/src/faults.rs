@@ -316,7 +316,7 @@ fn submit_for_ever() -> Outcome {
     let controller = controller()?;
     let namespace = controller.namespace(1)?;
     let most = controller.identity().max_transfer;
-    let mut queue = queue(&controller)?;
+    let mut queue = controller.queue(QueueOptions::new().depth(4))?;
     for number in 0.. {
         let memory = match queue.room() {
             0 => queue.wait()?.memory.ok_or("the memory is lost")?,
