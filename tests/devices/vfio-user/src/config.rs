@@ -8,10 +8,7 @@ pub(crate) const SIZE: usize = 4096;
 
 /// Number of BARs.
 pub(crate) const BAR_COUNT: u32 = 6;
-/// The BAR in which QEMU puts MSI-X's table and pending bits.
-pub(crate) const MSIX_BAR: u32 = 4;
-/// Offset of the pending bits in that BAR.
-const PENDING_BITS: u32 = 0x2000;
+/// Size of a BAR that has the MSI-X structures alone.
 const MSIX_BAR_SIZE: u64 = 16 << 10;
 
 const COMMAND: usize = 0x04;
@@ -38,10 +35,16 @@ pub(crate) struct Effect {
 /// Returns a BAR of a function, or that of MSI-X.
 pub(crate) fn bar(function: &dyn Function, number: u32) -> Bar<'_> {
     match number {
-        MSIX_BAR if function.identity().vectors > 0 => Bar::registers(MSIX_BAR_SIZE),
+        0..BAR_COUNT if is_msix_alone(function, number) => Bar::registers(MSIX_BAR_SIZE),
         0..BAR_COUNT => function.bar(number),
         _ => Bar::default(),
     }
+}
+
+/// Whether a BAR has the MSI-X structures, and nothing of the function's.
+pub(crate) fn is_msix_alone(function: &dyn Function, number: u32) -> bool {
+    let has_vectors = function.identity().vectors > 0;
+    has_vectors && function.msix().bar == number && function.bar(number).size == 0
 }
 
 /// Configuration space.
@@ -81,8 +84,9 @@ impl Config {
         if let Some(last) = identity.vectors.checked_sub(1) {
             set(EXPRESS, 0x0002_0010 | ((MSIX as u32) << 8));
             set(MSIX, 0x11 | ((last as u32) << 16));
-            set(MSIX + 4, MSIX_BAR);
-            set(MSIX + 8, PENDING_BITS | MSIX_BAR);
+            let msix = function.msix();
+            set(MSIX + 4, msix.table | msix.bar);
+            set(MSIX + 8, msix.pending | msix.bar);
             writable[MSIX + 3] = MSIX_CONTROL_WRITABLE;
         }
         Self {
@@ -127,7 +131,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::function::Identity;
+    use crate::function::{Identity, Msix};
 
     struct Named;
     impl Function for Named {
@@ -144,6 +148,44 @@ mod tests {
         fn read(&self, _: u32, _: u64, _: &mut [u8]) {}
         fn write(&self, _: u32, _: u64, _: &[u8]) {}
         fn reset(&self) {}
+    }
+
+    struct Shared;
+    impl Function for Shared {
+        fn identity(&self) -> Identity {
+            Identity {
+                vectors: 32,
+                ..Identity::default()
+            }
+        }
+        fn bar(&self, number: u32) -> Bar<'_> {
+            match number {
+                1 => Bar::registers(1 << 16),
+                _ => Bar::default(),
+            }
+        }
+        fn msix(&self) -> Msix {
+            Msix {
+                bar: 1,
+                table: 0x8000,
+                pending: 0x8fe0,
+            }
+        }
+        fn read(&self, _: u32, _: u64, _: &mut [u8]) {}
+        fn write(&self, _: u32, _: u64, _: &[u8]) {}
+        fn reset(&self) {}
+    }
+
+    #[test]
+    fn msix_is_where_the_function_says() {
+        let config = Config::new(&Shared);
+        assert_eq!(config.read(MSIX as u64 + 4, 4), Some(&[1, 0x80, 0, 0][..]));
+        assert_eq!(
+            config.read(MSIX as u64 + 8, 4),
+            Some(&[0xe1, 0x8f, 0, 0][..])
+        );
+        assert_eq!((bar(&Shared, 1).size, bar(&Shared, 4).size), (1 << 16, 0));
+        assert!(!is_msix_alone(&Shared, 1) && !is_msix_alone(&Shared, 4));
     }
 
     #[test]

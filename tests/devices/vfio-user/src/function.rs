@@ -18,8 +18,30 @@ pub struct Identity {
     pub class: u32,
     /// Revision.
     pub revision: u8,
-    /// MSI-X vectors, at most 512. If there are any, BAR 4 is that of MSI-X.
+    /// MSI-X vectors, at most 512. [`Function::msix`] says where they are.
     pub vectors: usize,
+}
+
+/// Place of the MSI-X structures, which QEMU has. It answers all accesses to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Msix {
+    /// The BAR. If the function has none of this number, it is one of 16 KiB.
+    pub bar: u32,
+    /// Offset of the table in the BAR, a multiple of 8.
+    pub table: u32,
+    /// Offset of the pending bits in the BAR, a multiple of 8.
+    pub pending: u32,
+}
+
+impl Default for Msix {
+    /// BAR 4, with nothing else in it.
+    fn default() -> Self {
+        Self {
+            bar: 4,
+            table: 0,
+            pending: 0x2000,
+        }
+    }
 }
 
 /// A BAR.
@@ -50,6 +72,10 @@ pub trait Function {
     fn identity(&self) -> Identity;
     /// Returns a BAR, with a number from 0 to 5.
     fn bar(&self, number: u32) -> Bar<'_>;
+    /// Returns where the MSI-X structures are, if there are vectors.
+    fn msix(&self) -> Msix {
+        Msix::default()
+    }
     /// Reads from a BAR. The access is inside.
     fn read(&self, bar: u32, offset: u64, to: &mut [u8]);
     /// Writes to a BAR. The access is inside.

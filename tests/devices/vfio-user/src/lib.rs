@@ -14,6 +14,6 @@ mod sys;
 pub mod testing;
 
 pub use bus::{Bus, Counts, Refused, Side};
-pub use function::{answer, number, Bar, Function, Identity};
+pub use function::{answer, number, Bar, Function, Identity, Msix};
 pub use server::{serve, serve_at, Options};
 pub use sys::memory::{memory_file, zero, Mapping};

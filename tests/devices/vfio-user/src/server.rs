@@ -3,7 +3,7 @@
 //! big lock while it waits, and the device's DMA needs that lock, so nothing here waits for DMA.
 
 use crate::bus::Bus;
-use crate::config::{self, Config, MSIX_BAR};
+use crate::config::{self, Config};
 use crate::function::Function;
 use crate::guest::Guest;
 use crate::messenger::Messenger;
@@ -247,11 +247,11 @@ impl<'a> Connection<'a> {
     }
 
     /// Returns whether an access to a BAR, which must be inside, is one for the function. QEMU has
-    /// the BAR of MSI-X itself.
+    /// a BAR of MSI-X alone itself.
     fn is_for_function(&self, bar: u32, offset: u64, count: usize) -> Result<bool, u32> {
         let end = offset.checked_add(count as u64);
         match end.is_some_and(|end| end <= config::bar(self.function, bar).size) {
-            true => Ok(bar != MSIX_BAR || self.function.identity().vectors == 0),
+            true => Ok(!config::is_msix_alone(self.function, bar)),
             false => Err(EINVAL),
         }
     }
