@@ -359,7 +359,7 @@ loom_cargo() { # COMMAND ARGUMENT...
 }
 
 # devices_build: builds the devices that QEMU attaches and sets DEVICES, a directory with the
-# programs testgpu and testfpga.
+# programs testgpu, testfpga and xdma.
 devices_build() {
 	local content
 	content=$({
@@ -377,10 +377,11 @@ devices_make() {
 	mkdir -p "$dir/programs"
 	STEP_LOG=$dir/log
 	step "$STEP_LOG" "building the devices" cargo_progress \
-		with_progress devices_cargo build --release --bin testgpu --bin testfpga || {
+		with_progress devices_cargo build --release \
+		--bin testgpu --bin testfpga --bin xdma || {
 		cat "$dir/log" >&2
 		die "the devices cannot be built"
 	}
-	cp "$dir/target/release"/{testgpu,testfpga} "$dir/programs/"
+	cp "$dir/target/release"/{testgpu,testfpga,xdma} "$dir/programs/"
 	keep "$dir/programs" "$DEVICES" 10
 }
