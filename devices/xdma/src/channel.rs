@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Channels: where transfers are given to the core, and come back with their memory.
+//!
+//! A channel executes one list of descriptors after Run was set. It is done with one when it is not
+//! busy, and its status says that it has stopped: before it has fetched a descriptor it is not busy
+//! either. In poll mode the count of descriptors, which the core writes to memory, comes first.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pinmap::{Access, Allocation, Buffer, ErrorKind, Interrupt, Registration};
+
+use crate::check::check_alignment;
+use crate::discovery::{ChannelInfo, Direction, Shared};
+use crate::error::{Error, Failed, Result, Status};
+use crate::list::{adjacent, link, Entry};
+use crate::memory::Memory;
+use crate::options::ChannelOptions;
+use crate::registers::{control, status, ChannelBlock, FetchBlock};
+use crate::registers::{CHANNELS, DIRECTION, FETCH, MONITOR, NEXT};
+use crate::transfer::{Done, Transfer};
+
+/// How often a wait looks at the registers, even if no interrupt came.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often the status of a channel that stops is read until it is idle.
+const READS: usize = 1000;
+/// Offsets of what the core writes to memory: the count of descriptors with a bit for errors; for a
+/// descriptor of a stream, whether the packet has ended, and the length.
+const COUNT: usize = 0;
+const COUNT_ERROR: u32 = 1 << 31;
+const STREAM: usize = 64;
+const STREAM_MAGIC: u32 = 0x52b4;
+
+/// A channel, for transfers with memory of the type `M`. Made by
+/// [`Core::channel`](crate::Core::channel).
+///
+/// A channel belongs to one thread at a time, and executes one transfer at a time. Dropping it
+/// stops it, and then frees the memory of its transfer. After a reset of the device, channels are
+/// to be made anew.
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer, Registration};
+/// use pinmap_xdma::{Channel, ChannelOptions, Core, Direction, Transfer};
+/// # fn f(core: &Core) -> Result<(), pinmap_xdma::Error> {
+/// // Receives packets of a stream.
+/// let mut channel: Channel<Registration> =
+///     core.channel(Direction::C2h, 0, ChannelOptions::new())?;
+/// let mut memory = Buffer::new(1 << 16)?.register(core.device(), Access::ReadWrite)?;
+/// loop {
+///     let done = channel.run(Transfer::new(memory))?;
+///     println!("{} bytes, end: {}", done.len, done.end_of_packet);
+///     memory = done.memory;
+/// }
+/// # }
+/// ```
+pub struct Channel<M> {
+    shared: Arc<Shared>,
+    index: usize,
+    info: ChannelInfo,
+    options: ChannelOptions,
+    registers: ChannelBlock,
+    fetch: FetchBlock,
+    /// `None` for a channel that is polled.
+    interrupt: Option<Interrupt>,
+    /// `None` only at the end, if the channel does not stop.
+    held: Option<Held>,
+    flight: Option<Flight<M>>,
+    /// Whether the card was found to be gone.
+    gone: bool,
+}
+
+/// Memory of the channel that the core accesses.
+struct Held {
+    list: Allocation<Entry>,
+    back: Registration<Buffer<u32>>,
+    /// The descriptors of the transfer, before they are in the list.
+    entries: Vec<Entry>,
+}
+
+/// The transfer that the channel has.
+struct Flight<M> {
+    memory: M,
+    len: usize,
+    descriptors: u32,
+    /// When the channel is told to stop; then, when a wait gives up. `None`: never.
+    deadline: Option<Instant>,
+    /// Whether it was told to stop.
+    stopped: bool,
+}
+
+/// The values of a channel's performance monitor. Returned by [`Channel::monitor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Monitor {
+    /// Cycles of the core's clock in which the channel ran.
+    pub cycles: u64,
+    /// Beats of the data path in which there was data.
+    pub beats: u64,
+}
+
+impl<M: Memory> Channel<M> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        index: usize,
+        info: ChannelInfo,
+        options: ChannelOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        if !shared.take(index, true) {
+            return Err(Error::Busy);
+        }
+        let made = Self::make(Arc::clone(&shared), index, info, options);
+        made.inspect_err(|_| _ = shared.take(index, false))
+    }
+
+    fn make(
+        shared: Arc<Shared>,
+        index: usize,
+        info: ChannelInfo,
+        options: ChannelOptions,
+    ) -> Result<Self> {
+        let start = match info.direction {
+            Direction::H2c => info.number * NEXT,
+            Direction::C2h => DIRECTION + info.number * NEXT,
+        };
+        let registers: ChannelBlock = shared.bar.registers(CHANNELS + start)?;
+        let fetch = shared.bar.registers(FETCH + start)?;
+        registers.control().write(0);
+        if registers.status().read() & status::BUSY != 0 {
+            return Err(Error::Busy);
+        }
+        let device = &shared.device;
+        let list = device.alloc(options.descriptors)?;
+        let back = Buffer::new(STREAM / 2)?.register(device, Access::ReadWrite)?;
+        let interrupt = match options.polled {
+            true => {
+                let at = back.device_addr()?;
+                registers.write_back().write(at as u32);
+                registers.write_back_high().write((at >> 32) as u32);
+                None
+            }
+            false => Some(shared.channel_vector(index)?),
+        };
+        registers.status_take().read();
+        if interrupt.is_some() {
+            let mask = status::ERRORS | status::ENDS;
+            registers.interrupt_mask().write(mask);
+            shared.irq.channel_enable().write(1 << index);
+        }
+        let entries = Vec::with_capacity(options.descriptors.min(1024));
+        Ok(Self {
+            index,
+            info,
+            options,
+            registers,
+            fetch,
+            interrupt,
+            held: Some(Held {
+                list,
+                back,
+                entries,
+            }),
+            flight: None,
+            gone: false,
+            shared,
+        })
+    }
+
+    /// The properties of the channel.
+    pub fn info(&self) -> &ChannelInfo {
+        &self.info
+    }
+
+    /// Whether the channel has a transfer.
+    pub fn in_flight(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// The interrupt that the end of a transfer raises, for event loops: when it is readable,
+    /// [`poll`](Self::poll). `None` if the channel is polled.
+    pub fn interrupt(&self) -> Option<&Interrupt> {
+        self.interrupt.as_ref()
+    }
+
+    /// Starts a transfer. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error, and nothing was begun.
+    ///
+    /// [`Error::Busy`]: the channel has a transfer; [`Error::Invalid`]: bytes, address or alignment
+    /// are none that the channel can have, the memory is of another device or may not be written,
+    /// or there are more descriptors than the options say; [`Error::Gone`]: the card does not
+    /// answer.
+    pub fn start(&mut self, transfer: Transfer<M>) -> Result<(), Failed<M>> {
+        match self.give(&transfer) {
+            Ok(descriptors) => {
+                self.flight = Some(Flight {
+                    len: transfer.part.len(),
+                    memory: transfer.memory,
+                    descriptors,
+                    deadline: Instant::now().checked_add(self.options.timeout),
+                    stopped: false,
+                });
+                Ok(())
+            }
+            Err(error) => Err(Failed {
+                error,
+                memory: Some(transfer.memory),
+            }),
+        }
+    }
+
+    /// Gives a transfer to the core, and returns how many descriptors it has.
+    fn give(&mut self, transfer: &Transfer<M>) -> Result<u32> {
+        let Some(held) = self.held.as_mut().filter(|_| self.flight.is_none()) else {
+            return Err(Error::Busy);
+        };
+        if self.gone {
+            return Err(Error::Gone);
+        }
+        let (info, options) = (&self.info, &self.options);
+        transfer.check(&self.shared.device, info, options.piece)?;
+        if self.registers.status_take().read() == u32::MAX {
+            return Err(Error::Gone);
+        }
+        let back = held.back.device_addr()?;
+        // The card's side: an address; where to tell of a packet; nothing.
+        let mut card = match (transfer.at, info.direction) {
+            (Some(at), _) => at,
+            (None, Direction::C2h) => back + STREAM as u64,
+            (None, Direction::H2c) => 0,
+        };
+        let most = match (transfer.at, info.direction) {
+            (None, Direction::C2h) => 1,
+            _ => options.descriptors,
+        };
+        held.entries.clear();
+        let (mut count, mut checked) = (0, Ok(()));
+        let mut each = |addr, len| {
+            count += 1;
+            if count <= most {
+                held.entries.push(match info.direction {
+                    Direction::H2c => Entry::new(addr, card, len),
+                    Direction::C2h => Entry::new(card, addr, len),
+                });
+            }
+            if transfer.at.is_some() && checked.is_ok() {
+                checked = check_alignment(info, addr, card);
+                card = card.wrapping_add(if transfer.fixed { 0 } else { len as u64 });
+            }
+        };
+        transfer
+            .memory
+            .pieces(transfer.part.clone(), options.piece, &mut each)?;
+        checked?;
+        if !(1..=most).contains(&count) {
+            let words = format!("the transfer has {count} descriptors, and at most {most} fit");
+            return Err(Error::Invalid(words));
+        }
+        let start = held.list.device_addr();
+        link(&mut held.entries, start, info.stream && transfer.ends);
+        held.list.write(0, &held.entries)?;
+        held.back.write_at(STREAM, &[0; 8])?;
+        held.back.store(COUNT, 0u32)?;
+        self.fetch.first().write(start as u32);
+        self.fetch.first_high().write((start >> 32) as u32);
+        self.fetch.adjacent().write(adjacent(0, count));
+        let mut bits = control::RUN | control::LOG;
+        if options.polled {
+            bits |= control::WRITE_BACK;
+        }
+        if transfer.fixed {
+            bits |= control::FIXED_ADDRESS;
+        }
+        self.registers.control().write(bits);
+        Ok(count as u32)
+    }
+
+    /// Executes a transfer, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start) and [`wait`](Self::wait).
+    pub fn run(&mut self, transfer: Transfer<M>) -> Result<Done<M>, Failed<M>> {
+        self.start(transfer)?;
+        self.wait()
+    }
+
+    /// Returns the transfer if it is done. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait), but nothing takes too long.
+    pub fn poll(&mut self) -> Result<Option<Done<M>>, Failed<M>> {
+        let Some(flight) = &self.flight else {
+            return Err(Failed::without(nothing()));
+        };
+        if let (true, Some(held)) = (self.options.polled && !flight.stopped, &self.held) {
+            let count: u32 = held.back.load(COUNT).map_err(Failed::without)?;
+            if count & COUNT_ERROR == 0 && count != flight.descriptors {
+                return Ok(None);
+            }
+        }
+        let read = || self.registers.status().read();
+        let ends = |here| here != u32::MAX && here & (status::ERRORS | status::ENDS) != 0;
+        let mut here = read();
+        // A channel can be idle a moment after it has said that it stops, without an interrupt.
+        for _ in 0..READS {
+            if !ends(here) || here & status::BUSY == 0 {
+                break;
+            }
+            here = read();
+        }
+        if here == u32::MAX {
+            return self.lose();
+        }
+        // Once Run is cleared, an idle channel does not begin any more; after a reset it says no
+        // more than that.
+        match (flight.stopped || ends(here)) && here & status::BUSY == 0 {
+            true => self.end(here).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Waits until the transfer is done. If it takes too long, the channel is told to stop after
+    /// the descriptor that it executes, and may take as long again for that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Status`]: the channel has stopped at an error; [`Error::TimedOut`]: the transfer
+    /// took too long. If there is no memory with the error, the channel has not stopped; the next
+    /// wait returns the memory when it has. [`Error::Confused`]: the core did other than it was
+    /// told; [`Error::Gone`]: the card is gone; [`Error::Invalid`]: there is no transfer.
+    pub fn wait(&mut self) -> Result<Done<M>, Failed<M>> {
+        if let Some(flight) = self.flight.as_mut().filter(|flight| flight.stopped) {
+            flight.deadline = Instant::now().checked_add(self.options.timeout);
+        }
+        loop {
+            if let Some(done) = self.poll()? {
+                return Ok(done);
+            }
+            let Some(flight) = &self.flight else {
+                return Err(Failed::without(nothing()));
+            };
+            let now = Instant::now();
+            match flight.deadline {
+                Some(deadline) if deadline <= now && flight.stopped => {
+                    return Err(Failed::without(Error::TimedOut));
+                }
+                Some(deadline) if deadline <= now => self.stop(),
+                deadline => self.idle(deadline.map(|deadline| deadline - now))?,
+            }
+        }
+    }
+
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor, and
+    /// without a limit, because that takes a timer, which the executor has.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait); [`Error::Unsupported`]: the channel is polled.
+    pub async fn next(&mut self) -> Result<Done<M>, Failed<M>> {
+        loop {
+            if let Some(done) = self.poll()? {
+                return Ok(done);
+            }
+            let Some(interrupt) = &self.interrupt else {
+                let words = "no interrupt for this channel, which is polled";
+                return Err(Failed::without(Error::Unsupported(words.into())));
+            };
+            match interrupt.wait_async().await {
+                Err(error) if error.kind() == ErrorKind::Gone => return self.lose(),
+                came => _ = came.map_err(Failed::without)?,
+            }
+        }
+    }
+
+    /// Sleeps until the interrupt, or a part of what is left of the time, or polls once more.
+    fn idle(&mut self, left: Option<Duration>) -> Result<(), Failed<M>> {
+        let Some(interrupt) = &self.interrupt else {
+            (0..16).for_each(|_| std::hint::spin_loop());
+            return Ok(());
+        };
+        match interrupt.wait_timeout(left.map_or(PAUSE, |left| left.min(PAUSE))) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Gone => self.lose(),
+            came => came.map(drop).map_err(Failed::without),
+        }
+    }
+
+    /// Ends the transfer of a channel that works on it no more, and has this status.
+    fn end(&mut self, status: u32) -> Result<Done<M>, Failed<M>> {
+        self.registers.control().write(0);
+        let Some(flight) = self.flight.take() else {
+            return Err(Failed::without(nothing()));
+        };
+        let outcome = self.outcome(&flight, status);
+        let memory = flight.memory;
+        match outcome {
+            Ok((len, end_of_packet)) => Ok(Done {
+                memory,
+                len,
+                end_of_packet,
+            }),
+            Err(error) => Err(Failed {
+                error,
+                memory: Some(memory),
+            }),
+        }
+    }
+
+    /// How many bytes were transferred, and whether a packet has ended.
+    fn outcome(&self, flight: &Flight<M>, status: u32) -> Result<(usize, bool)> {
+        let errors = status & status::ERRORS;
+        if errors != 0 {
+            return Err(Error::Status(Status::new(self.info, errors)));
+        }
+        if status & status::STOPPED == 0 {
+            return Err(Error::TimedOut);
+        }
+        if self.registers.completed().read() != flight.descriptors {
+            return Err(Error::Confused);
+        }
+        match (&self.held, self.info.stream, self.info.direction) {
+            (Some(held), true, Direction::C2h) => {
+                let first: u32 = held.back.load(STREAM)?;
+                let len = held.back.load::<u32>(STREAM + 4)? as usize;
+                match first >> 16 == STREAM_MAGIC && len <= flight.len {
+                    true => Ok((len, first & 1 != 0)),
+                    false => Err(Error::Confused),
+                }
+            }
+            (_, stream, _) => Ok((flight.len, stream)),
+        }
+    }
+
+    /// Ends the transfer of a card that does not answer. If the driver has not taken all memory
+    /// from it, the channel keeps that of the transfer.
+    fn lose<T>(&mut self) -> Result<T, Failed<M>> {
+        self.gone = self.shared.is_gone();
+        let flight = self.flight.take_if(|_| self.gone);
+        Err(Failed {
+            error: Error::Gone,
+            memory: flight.map(|flight| flight.memory),
+        })
+    }
+
+    /// Makes the performance monitor count the next transfer.
+    pub fn start_monitor(&self) {
+        self.registers.monitor().write(MONITOR);
+    }
+
+    /// Reads the performance monitor.
+    pub fn monitor(&self) -> Monitor {
+        let long = |low: u32, high: u32| u64::from(low) | (u64::from(high & 0x3ff) << 32);
+        let registers = &self.registers;
+        Monitor {
+            cycles: long(registers.cycles().read(), registers.cycles_high().read()),
+            beats: long(registers.beats().read(), registers.beats_high().read()),
+        }
+    }
+}
+
+impl<M> Channel<M> {
+    /// Tells the channel to stop after the descriptor that it executes. The transfer is done when
+    /// the channel has stopped: [`wait`](Self::wait) returns it.
+    pub fn stop(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.stopped = true;
+            flight.deadline = Instant::now().checked_add(self.options.timeout);
+            self.registers.control_clear().write(control::RUN);
+        }
+    }
+}
+
+/// The error of a wait for nothing.
+fn nothing() -> Error {
+    Error::Invalid("the channel has no transfer".into())
+}
+
+impl<M> Drop for Channel<M> {
+    fn drop(&mut self) {
+        if !self.shared.is_gone() {
+            self.stop();
+            while self.flight.is_some() && self.registers.status().read() & status::BUSY != 0 {
+                let deadline = self.flight.as_ref().and_then(|flight| flight.deadline);
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    // The card may still write: then memory and channel stay taken, until the
+                    // program ends.
+                    mem::forget((self.flight.take(), self.held.take()));
+                    return;
+                }
+            }
+            self.registers.control().write(0);
+            self.registers.interrupt_mask().write(0);
+            self.shared.irq.channel_disable().write(1 << self.index);
+        }
+        // Whoever takes the channel takes the vector.
+        self.interrupt = None;
+        self.shared.take(self.index, false);
+    }
+}
+
+impl<M> fmt::Debug for Channel<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("info", &self.info)
+            .field("in_flight", &self.flight.is_some())
+            .finish_non_exhaustive()
+    }
+}
