@@ -60,7 +60,7 @@ struct listed *list_tests(const char *directory)
 
 	if (devices && (!strcmp(devices, "testgpu") || !strcmp(devices, "all")))
 		ours = "paged";
-	else if (devices && !strcmp(devices, "nvme"))
+	else if (devices && (!strcmp(devices, "nvme") || !strcmp(devices, "xdma")))
 		ours = devices;
 	snprintf(path, sizeof(path), "%s/programs", directory);
 	programs = fopen(path, "re");

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the crate pinmap-xdma on the model of the core (`scripts/vm --device xdma`), as root in
+//! the VM. Without the cards they are skipped.
+//!
+//! usage: `xdma --list` and `xdma --run NAME`; `tests/runner` calls both.
+#![deny(unsafe_code)]
+
+mod faults;
+// The harness has a check of AddressSanitizer, without which this program is built.
+#[allow(dead_code, unsafe_code)]
+#[path = "../../crate/src/harness.rs"]
+mod harness;
+mod memory;
+mod program;
+mod setup;
+mod streams;
+
+use std::process::ExitCode;
+
+use harness::Test;
+
+/// Makes tests of functions, which give them their names.
+macro_rules! tests {
+    ($($module:ident: $($name:ident)*;)*) => {
+        &[$($(Test { name: stringify!($name), run: $module::$name },)*)*]
+    };
+}
+
+/// All tests, in this order. The last one looks at what the cards say of all others.
+const TESTS: &[Test] = tests! {
+    memory:
+        core_is_found
+        bytes_go_there_and_back
+        memory_of_all_kinds
+        long_lists_of_descriptors
+        fixed_address_is_a_fifo
+        channels_of_several_threads
+        channels_are_taken_and_given_back
+        user_interrupts_come
+        guide_drives_the_core;
+    streams:
+        packets_have_ends
+        futures_are_awaited;
+    faults:
+        bad_input_is_refused
+        other_cores_are_refused
+        errors_are_named
+        late_transfer_stops_after_a_descriptor
+        channel_that_does_not_stop_keeps_its_memory
+        dropped_channel_that_does_not_stop_is_taken
+        reset_ends_a_transfer
+        gone_card_gives_memory_back
+        killed_program_leaves_a_card_that_works
+        host_refuses_memory;
+    program:
+        command_moves_bytes;
+    setup:
+        manual_forbids_nothing_that_was_done;
+};
+
+/// Tests that show whether anything works at all.
+const SMOKE: &[&str] = &["bytes_go_there_and_back"];
+
+/// Tests in which the IOMMU stops what a card does.
+const FAULTS: &[&str] = &[
+    "host_refuses_memory",
+    "killed_program_leaves_a_card_that_works",
+];
+
+fn main() -> ExitCode {
+    harness::main(TESTS, SMOKE, FAULTS)
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams: what is sent to the card comes back.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use pinmap_xdma::{ChannelOptions, Transfer};
+
+use crate::harness::Outcome;
+use crate::setup::{content, error, memory, pair, pattern, streams};
+
+pub(crate) fn packets_have_ends() -> Outcome {
+    let core = streams()?;
+    for options in [
+        ChannelOptions::new().piece(4096),
+        ChannelOptions::new().polled(),
+    ] {
+        let (mut to, mut from) = pair(&core, options)?;
+        let mut answer = memory(core.device(), &[0; 4096])?;
+        // A packet that the memory for it is larger than, as large as, and smaller than.
+        for (seed, len) in [(1, 1), (2, 100), (3, 4096), (4, 10_000), (5, 64 << 10)] {
+            let bytes = pattern(seed, len);
+            to.start(Transfer::new(memory(core.device(), &bytes)?).part(0..bytes.len()))?;
+            let mut received = Vec::new();
+            loop {
+                let done = from.run(Transfer::new(answer))?;
+                answer = done.memory;
+                received.extend(content(&answer, done.len)?);
+                if done.end_of_packet {
+                    break;
+                }
+                assert_eq!(done.len, 4096);
+            }
+            assert!(received == bytes, "{len} bytes");
+            assert!(to.wait()?.end_of_packet);
+        }
+        // A packet in two transfers, of which the first has no end.
+        let bytes = pattern(6, 1000);
+        let lent = memory(core.device(), &bytes)?;
+        let lent = to.run(Transfer::new(lent).part(0..640).more())?.memory;
+        to.run(Transfer::new(lent).part(640..1000))?;
+        let done = from.run(Transfer::new(answer))?;
+        assert_eq!((done.len, done.end_of_packet), (1000, true));
+        assert!(content(&done.memory, 1000)? == bytes);
+    }
+    Ok(())
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future in this thread.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+pub(crate) fn futures_are_awaited() -> Outcome {
+    let core = streams()?;
+    let (mut to, mut from) = pair(&core, ChannelOptions::new())?;
+    let mut answer = memory(core.device(), &[0; 4096])?;
+    for round in 0..20 {
+        let bytes = pattern(round, 2000);
+        // The receiver waits before there is something.
+        from.start(Transfer::new(answer))?;
+        assert!(from.poll()?.is_none());
+        to.start(Transfer::new(memory(core.device(), &bytes)?).part(0..bytes.len()))?;
+        let received = block_on(from.next())?;
+        block_on(to.next())?;
+        answer = received.memory;
+        assert_eq!((received.len, received.end_of_packet), (2000, true));
+        assert!(content(&answer, 2000)? == bytes);
+    }
+    drop((to, from));
+    let (_to, mut from) = pair(&core, ChannelOptions::new().polled())?;
+    from.start(Transfer::new(answer))?;
+    let refused = block_on(from.next());
+    assert!(refused.is_err_and(|failed| failed.error.to_string().contains("polled")));
+    let twice = from.start(Transfer::new(memory(core.device(), &[0; 64])?));
+    assert!(error(twice)?.0.to_string().contains("busy"));
+    // Somebody has to send, or else the channel does not stop.
+    let mut to = _to;
+    to.run(Transfer::new(memory(core.device(), &[1; 64])?).part(0..64))?;
+    assert_eq!(from.wait()?.len, 64);
+    Ok(())
+}
