@@ -78,21 +78,24 @@ fn wait(is: impl Fn() -> bool) -> bool {
     })
 }
 
-/// Has an edu transfer memory, as its documentation says (docs/specs/edu.rst of QEMU).
+/// Has an edu transfer memory, as its documentation says (docs/specs/edu.rst of QEMU). Its buffer
+/// stays as it is when the next program comes, so what is read goes to another half than what is
+/// written comes from.
 fn edu(bar: u64, device_addr: u64, length: u64, write: bool) -> Option<()> {
     let [source, target, count, command] = [0x80, 0x88, 0x90, 0x98];
     const BUFFER: u64 = 0x40000;
+    const HALF: u64 = PAGE / 2;
     let idle = || wait(|| sys::load(bar + command).is_none_or(|busy| busy & 1 == 0));
     idle().then_some(())?;
     let (from, to) = if write {
-        (BUFFER, device_addr)
+        (BUFFER + HALF, device_addr)
     } else {
         (device_addr, BUFFER)
     };
     let store = |register: u64, value: u64| sys::store(bar + register, value).then_some(());
     store(source, from)?;
     store(target, to)?;
-    store(count, length.min(PAGE))?;
+    store(count, length.min(HALF))?;
     store(command, 1 | if write { 2 } else { 0 })?;
     idle().then_some(())
 }

@@ -3,6 +3,7 @@
 //! which memory of other programs is known.
 
 use crate::sys;
+use std::fs;
 use std::io;
 
 /// Where the pool is in each process.
@@ -38,12 +39,14 @@ impl Pattern {
         done as u64 * 64
     }
 
-    /// Looks for words of another program, until a word cannot be read.
+    /// Looks for words of another program, until a word cannot be read. Registers of devices are
+    /// left out: they keep what was written if the device has no reset, as QEMU's edu has none.
     pub(crate) fn foreign(self, addr: u64, length: u64) -> Option<(u64, u64)> {
         for word in 0..length.min(MOST) / 8 {
             let addr = addr.wrapping_add(word * 8) & !7;
             let value = sys::load(addr)?;
-            if value >> 48 == MARK && (value >> 16) as u32 != self.program {
+            let foreign = value >> 48 == MARK && (value >> 16) as u32 != self.program;
+            if foreign && is_memory(addr) && sys::load(addr) == Some(value) {
                 return Some((addr, value));
             }
         }
@@ -54,6 +57,26 @@ impl Pattern {
     pub(crate) fn foreign_in_pool(self) -> Option<(u64, u64)> {
         (0..16).find_map(|page| self.foreign(POOL + page * PAGE, PAGE))
     }
+}
+
+/// Whether an address of this process is mapped, and not to a BAR.
+fn is_memory(addr: u64) -> bool {
+    fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps_memory(&maps, addr))
+}
+
+/// Whether a line of `/proc/PID/maps` has the address, and is not of a BAR.
+fn maps_memory(maps: &str, addr: u64) -> bool {
+    /// The driver gives BARs the offsets below, and other memory those from here on.
+    const BEHIND_BARS: u64 = 6 << 40;
+    let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+    maps.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let range = words.next().and_then(|range| range.split_once('-'));
+        let offset = words.nth(1).map_or(0, number);
+        let is_here = range.is_some_and(|(from, to)| (number(from)..number(to)).contains(&addr));
+        let is_bar = line.contains(" /dev/pinmap") && offset < BEHIND_BARS;
+        is_here && !is_bar
+    })
 }
 
 /// Memory of another user than the program's, who takes pages that are free.
@@ -96,5 +119,23 @@ impl Drop for Others {
     fn drop(&mut self) {
         // SAFETY: The mapping is this value's.
         unsafe { libc::munmap(self.addr as *mut libc::c_void, (self.pages * PAGE) as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_no_memory() {
+        let maps = "\
+1000000000-1000001000 rw-p 00000000 00:00 0
+1000001000-1000002000 rw-s 00000000 00:06 93     /dev/pinmap0
+1000002000-1000003000 rw-s 50000000000 00:06 93  /dev/pinmap1
+1000003000-1000004000 rw-s 80000000000 00:06 93  /dev/pinmap0
+1000004000-1000005000 rw-s 00000000 00:01 7      /memfd:play (deleted)
+";
+        let memory = [0, 1, 2, 3, 4, 5].map(|page| maps_memory(maps, POOL + page * PAGE + 0xff8));
+        assert_eq!(memory, [true, false, false, true, true, false]);
     }
 }
