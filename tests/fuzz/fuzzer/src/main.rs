@@ -16,7 +16,7 @@ use change::Changer;
 use libafl::corpus::{Corpus, CorpusId, InMemoryCorpus};
 use libafl::events::SimpleEventManager;
 use libafl::executors::{Executor, ExitKind, HasObservers};
-use libafl::feedbacks::{CrashFeedback, MaxMapFeedback};
+use libafl::feedbacks::MaxMapFeedback;
 use libafl::inputs::Input;
 use libafl::monitors::NopMonitor;
 use libafl::mutators::{MutationResult, Mutator};
@@ -90,7 +90,6 @@ struct Playing {
     recent: VecDeque<String>,
     reached: BTreeSet<u64>,
     out: PathBuf,
-    found: bool,
 }
 
 impl UsesState for Playing {
@@ -110,6 +109,7 @@ impl HasObservers for Playing {
 }
 
 impl<EM: UsesState<State = State>, Z: UsesState<State = State>> Executor<EM, Z> for Playing {
+    /// Plays a program. A find is an error, so that nothing else is played.
     fn run_target(
         &mut self,
         _: &mut Z,
@@ -145,11 +145,18 @@ impl<EM: UsesState<State = State>, Z: UsesState<State = State>> Executor<EM, Z> 
         match outcome {
             Outcome::Fine => Ok(ExitKind::Ok),
             Outcome::Found(what) => {
-                self.found = true;
                 self.write_find(&input.0, &what)?;
-                Ok(ExitKind::Crash)
+                Err(libafl::Error::shutting_down())
             }
         }
+    }
+}
+
+/// Whether a find has ended a part of the run.
+fn is_find<T>(result: Result<T, libafl::Error>) -> Result<bool, libafl::Error> {
+    match result {
+        Err(libafl::Error::ShuttingDown) => Ok(true),
+        result => result.map(|_| false),
     }
 }
 
@@ -256,16 +263,15 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let player = Player::new(seed as u32)?;
     let map = StdMapObserver::owned("reached", vec![0u8; MAP]).track_indices();
     let mut feedback = MaxMapFeedback::new(&map);
-    let mut objective = CrashFeedback::new();
     let mut state: State = StdState::new(
         StdRand::with_seed(seed),
         InMemoryCorpus::new(),
         InMemoryCorpus::new(),
         &mut feedback,
-        &mut objective,
+        &mut (),
     )?;
     let scheduler = IndexesLenTimeMinimizerScheduler::new(&map, QueueScheduler::new());
-    let mut fuzzer = StdFuzzer::new(scheduler, feedback, objective);
+    let mut fuzzer = StdFuzzer::new(scheduler, feedback, ());
     let mut manager = SimpleEventManager::new(NopMonitor::new());
     let mut playing = Playing {
         player,
@@ -273,7 +279,6 @@ fn run() -> Result<bool, Box<dyn Error>> {
         recent: VecDeque::new(),
         reached: BTreeSet::new(),
         out: options.out.clone(),
-        found: false,
     };
     let text = text_of_driver();
     let begun = Instant::now();
@@ -306,8 +311,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
         .new_program()
     }));
     for program in seeds {
-        fuzzer.evaluate_input(&mut state, &mut playing, &mut manager, Calls(program))?;
-        if playing.found {
+        let program = Calls(program);
+        if is_find(fuzzer.evaluate_input(&mut state, &mut playing, &mut manager, program))? {
             return Ok(false);
         }
     }
@@ -315,9 +320,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Changes,
         const { std::num::NonZeroUsize::new(32).unwrap() }
     ));
-    let mut kept = 0;
-    while begun.elapsed() < Duration::from_secs(options.seconds) && !playing.found {
-        fuzzer.fuzz_one(&mut stages, &mut playing, &mut state, &mut manager)?;
+    let (mut kept, mut found) = (0, false);
+    while begun.elapsed() < Duration::from_secs(options.seconds) && !found {
+        found = is_find(fuzzer.fuzz_one(&mut stages, &mut playing, &mut state, &mut manager))?;
         let ids: Vec<CorpusId> = state.corpus().ids().skip(kept).collect();
         kept += ids.len();
         for id in ids {
@@ -333,7 +338,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
     }
     report(&state, &playing)?;
-    Ok(!playing.found)
+    Ok(!found)
 }
 
 fn main() -> ExitCode {
