@@ -10,6 +10,7 @@ mod actor;
 pub mod calls;
 mod engine;
 mod memory;
+mod minimize;
 pub mod oracle;
 mod player;
 pub mod program;
@@ -17,5 +18,6 @@ mod sys;
 mod uapi;
 mod world;
 
+pub use minimize::minimize;
 pub use player::{Outcome, Player};
 pub use program::{Program, Step, Value};

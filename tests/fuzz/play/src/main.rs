@@ -60,40 +60,22 @@ fn play(files: &[PathBuf], times: u32) -> Result<bool, Box<dyn Error>> {
     Ok(good)
 }
 
-/// Looks for a smaller program after which something is wrong, too, than `FOLDER/smallest.c`, and
-/// puts it there. Returns false then: the machine is no longer sound, and the next look needs a new
-/// one. A program that ends the machine is in `FOLDER/trying.c`. `FOLDER/fine` has those after
-/// which nothing was wrong.
+/// Makes a find smaller once.
 fn minimize(folder: &Path) -> Result<bool, Box<dyn Error>> {
-    const TIMES: u32 = 6;
-    let [smallest, trying, fine] = ["smallest.c", "trying.c", "fine"].map(|name| folder.join(name));
-    let program: Program = fs::read_to_string(&smallest)?
-        .parse()
-        .map_err(|error| format!("{}: {error}", smallest.display()))?;
-    let mut known = fs::read_to_string(&fine).unwrap_or_default();
-    for (number, candidate) in program.smaller().iter().enumerate() {
-        let text = candidate.to_string();
-        if known
-            .split("\n\n")
-            .any(|program| program == text.trim_end())
-        {
-            continue;
-        }
-        fs::write(&trying, &text)?;
-        // No two have the same patterns.
-        let mut player = Player::new(TIMES * number as u32)?;
-        for _ in 0..TIMES {
-            if let Outcome::Found(what) = player.play(candidate, true)? {
-                fs::write(&smallest, format!("// {what}\n{text}"))?;
-                println!("{} steps: {what}", candidate.steps.len());
-                return Ok(false);
+    let mut first = 0;
+    let done = play::minimize(folder, |program, times| {
+        // No two players have the same patterns.
+        let mut player = Player::new(first)?;
+        first += times;
+        for _ in 1..times {
+            let outcome = player.play(program, true)?;
+            if outcome != Outcome::Fine {
+                return Ok(outcome);
             }
         }
-        known.push_str(&text);
-        known.push('\n');
-        fs::write(&fine, &known)?;
-    }
-    Ok(true)
+        player.play(program, true)
+    })?;
+    Ok(done)
 }
 
 /// The exit status if something was found.

@@ -73,33 +73,6 @@ impl Program {
         });
     }
 
-    /// Programs with less in them: a step fewer, a step that is plainer, or a value that is 0.
-    pub fn smaller(&self) -> Vec<Self> {
-        let mut all = Vec::new();
-        let mut add = |change: &dyn Fn(&mut Self)| {
-            let mut program = self.clone();
-            change(&mut program);
-            if program != *self {
-                all.push(program);
-            }
-        };
-        for index in (0..self.steps.len()).rev() {
-            add(&|program| program.remove(index));
-        }
-        for (index, step) in self.steps.iter().enumerate() {
-            add(&|program| program.steps[index].nowait = false);
-            add(&|program| program.steps[index].fail = 0);
-            add(&|program| program.steps[index].bytes = None);
-            add(&|program| program.steps[index].actor = 0);
-            for arg in 0..step.args.len() {
-                if let Value::Number(_) = step.args[arg] {
-                    add(&|program| program.steps[index].args[arg] = Value::Number(0));
-                }
-            }
-        }
-        all
-    }
-
     /// Inserts a step.
     pub fn insert(&mut self, index: usize, step: Step) {
         self.renumber(index, |step| Some(step + 1));
@@ -411,26 +384,6 @@ mod tests {
         assert_eq!(program.steps[3].args, [Value::Result(0, 0)]);
         program.remove(0);
         assert_eq!(program.steps[2].args, [Value::Number(0)]);
-    }
-
-    #[test]
-    fn smaller_programs_are_smaller() {
-        let text = "a0: r0 = open(paged);\n\
-                    a1: nowait r1 = ioctl(r0, PINMAP_RELEASE, .handle = 5);\n";
-        let program: Program = text.parse().expect("the text of a program");
-        let smaller: Vec<String> = program.smaller().iter().map(Program::to_string).collect();
-        let first = "a0: r0 = open(paged);\n";
-        assert_eq!(
-            smaller,
-            [
-                first.to_owned(),
-                "a1: nowait r0 = ioctl(0, PINMAP_RELEASE, .handle = 5);\n".to_owned(),
-                "a0: r0 = open(flat);\n".to_owned() + text.lines().last().unwrap_or("") + "\n",
-                first.to_owned() + "a1: r1 = ioctl(r0, PINMAP_RELEASE, .handle = 5);\n",
-                first.to_owned() + "a0: nowait r1 = ioctl(r0, PINMAP_RELEASE, .handle = 5);\n",
-                first.to_owned() + "a1: nowait r1 = ioctl(r0, PINMAP_RELEASE);\n",
-            ]
-        );
     }
 
     #[test]
