@@ -31,7 +31,7 @@ const TABLES: i64 = 256;
 pub(crate) struct Oracle {
     log: fs::File,
     watches: Vec<OwnedFd>,
-    totals: Vec<[u64; 14]>,
+    totals: Vec<[u64; 16]>,
     memory: [i64; 2],
     programs: u32,
 }
@@ -71,8 +71,10 @@ impl Oracle {
         let begun = Instant::now();
         for node in nodes {
             let node = node.as_ref().ok_or(io::ErrorKind::NotFound)?;
+            // A context tells the charges of who opened it.
+            let open = || sys::as_user(crate::player::USER, || sys::open(node, libc::O_RDWR));
             let watch = loop {
-                match sys::open(node, libc::O_RDWR) {
+                match open() {
                     Err(_) if begun.elapsed() < PATIENCE => {
                         thread::sleep(Duration::from_millis(5));
                     }
@@ -82,6 +84,14 @@ impl Oracle {
             self.watches.push(sys::keep(watch)?);
         }
         Ok(())
+    }
+
+    /// Whether the driver has given up a device.
+    pub(crate) fn is_one_gone(&self) -> bool {
+        let gone = u64::from(u::PINMAP_INFO_GONE);
+        self.watches
+            .iter()
+            .any(|watch| totals(watch)[14] & gone != 0)
     }
 
     /// Closes the devices.
@@ -152,19 +162,22 @@ impl Oracle {
     }
 }
 
-/// Asks what is in use of a device: contexts, and numbers and bytes of each kind of buffer.
-fn totals(watch: &OwnedFd) -> [u64; 14] {
+/// Asks what is in use of a device: contexts, numbers and bytes of each kind of buffer, what is
+/// charged to the programs' user, whether the device has an owner or is gone, and free VRAM.
+fn totals(watch: &OwnedFd) -> [u64; 16] {
     let mut t = u::pinmap_get_totals {
         size: size_of::<u::pinmap_get_totals>() as u32,
         ..Default::default()
     };
-    if sys::ioctl(
-        watch.as_raw_fd(),
-        u::request(u::PINMAP_CMD_GET_TOTALS),
-        &mut t,
-    ) != 0
+    let mut info = u::pinmap_info {
+        size: size_of::<u::pinmap_info>() as u32,
+        ..Default::default()
+    };
+    let fd = watch.as_raw_fd();
+    if sys::ioctl(fd, u::request(u::PINMAP_CMD_GET_TOTALS), &mut t) != 0
+        || sys::ioctl(fd, u::request(u::PINMAP_CMD_GET_INFO), &mut info) != 0
     {
-        return [u64::MAX; 14];
+        return [u64::MAX; 16];
     }
     let kinds = [
         t.out_pinned,
@@ -174,11 +187,21 @@ fn totals(watch: &OwnedFd) -> [u64; 14] {
         t.out_mapped,
         t.out_managed,
     ];
-    let mut all = [0; 14];
+    let mut all = [0; 16];
     all[0] = t.out_contexts.into();
     for (index, kind) in kinds.iter().enumerate() {
         all[1 + 2 * index] = kind.number;
         all[2 + 2 * index] = kind.bytes;
+    }
+    all[13] = info.out_memlock_used;
+    all[14] = (info.out_flags & (u::PINMAP_INFO_OWNED | u::PINMAP_INFO_GONE)).into();
+    let mut gpu = u::pinmap_gpu_info {
+        size: size_of::<u::pinmap_gpu_info>() as u32,
+        ..Default::default()
+    };
+    if info.out_kind == u::PINMAP_KIND_PAGED {
+        sys::ioctl(fd, u::request(u::PINMAP_CMD_GPU_INFO), &mut gpu);
+        all[15] = gpu.out_vram_free;
     }
     all
 }

@@ -27,7 +27,7 @@ const QUICK_STEP: Duration = Duration::from_millis(100);
 /// How long a process may take to end.
 const END: Duration = Duration::from_secs(60);
 /// The ordinary user that programs run as.
-const USER: u32 = 1000;
+pub(crate) const USER: u32 = 1000;
 
 /// Memory that the server shares with a program's processes.
 pub(crate) struct Shared {
@@ -345,6 +345,10 @@ impl<'a> Server<'a> {
             }
         }
         let ended = self.end(&mut cast);
+        // A device that does not acknowledge for long is given up, which ends when it is reset.
+        if acts.contains(&World::Knob) && self.oracle.is_one_gone() {
+            acts.push(World::Reset);
+        }
         for world in &acts {
             if let Err(wrong) = self.machine.restore(*world) {
                 return Ok(Some(wrong));

@@ -197,6 +197,17 @@ pub(crate) fn open(path: impl AsRef<Path>, flags: i32) -> io::Result<OwnedFd> {
     own(fd)
 }
 
+/// Does something with the real user id of a user, and the rights of root.
+pub(crate) fn as_user<T>(user: u32, what: impl Fn() -> T) -> T {
+    const AS_IT_IS: u32 = u32::MAX;
+    // SAFETY: The calls have no pointers.
+    unsafe { libc::setresuid(user, AS_IT_IS, AS_IT_IS) };
+    let result = what();
+    // SAFETY: As above.
+    unsafe { libc::setresuid(0, AS_IT_IS, AS_IT_IS) };
+    result
+}
+
 /// Takes a descriptor that a call has returned.
 pub(crate) fn own(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
