@@ -392,6 +392,8 @@ impl<'a> Server<'a> {
                     // SAFETY: Nothing needs to be done at the end of the process.
                     unsafe { libc::_exit(0) };
                 }
+                // Also where the program's processes have ended.
+                cast.empty = false;
                 if !step.nowait {
                     let _ = cast.wait(cast.step, |cast| cast.ended.contains(&child));
                 }
