@@ -57,7 +57,7 @@ impl<R: Rand> Changer<'_, R> {
                 52..76 => self.change_argument(program, at),
                 76..82 => program.steps[at].nowait ^= true,
                 82..86 => program.steps[at].actor = self.actor(program, at),
-                86..91 => program.steps[at].fail = (1 + self.below(20)) as u32,
+                86..91 => program.steps[at].fail = self.fail(),
                 91..93 => {
                     let step = program.steps[at].clone();
                     program.insert(at, step);
@@ -80,6 +80,12 @@ impl<R: Rand> Changer<'_, R> {
             let at = self.below(program.steps.len());
             program.remove(at);
         }
+    }
+
+    /// Which allocation or copy fails: mostly one of the first.
+    fn fail(&mut self) -> u32 {
+        let most = self.pick(&[12, 12, 20, 80]).unwrap_or(1);
+        1 + self.below(most) as u32
     }
 
     fn actor(&mut self, program: &Program, at: usize) -> usize {
@@ -126,11 +132,7 @@ impl<R: Rand> Changer<'_, R> {
             args.push(value);
         }
         let nowait = self.percent(8);
-        let fail = if self.percent(3) {
-            1 + self.below(12) as u32
-        } else {
-            0
-        };
+        let fail = if self.percent(3) { self.fail() } else { 0 };
         let step = Step {
             actor,
             nowait,
