@@ -37,6 +37,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -89,6 +90,8 @@ struct Playing {
     observers: (Map, ()),
     recent: VecDeque<String>,
     reached: BTreeSet<u64>,
+    /// Where the driver's code is, and how long.
+    texts: Texts,
     out: PathBuf,
 }
 
@@ -128,15 +131,23 @@ impl<EM: UsesState<State = State>, Z: UsesState<State = State>> Executor<EM, Z> 
             &self.recent[self.recent.len() - 1],
         )?;
         let outcome = self.player.play(&input.0, false)?;
+        if input
+            .0
+            .steps
+            .iter()
+            .any(|step| step.what().name == "module")
+        {
+            self.texts.look();
+        }
         let map: &mut [u8] = self.observers.0.as_mut();
         self.player.coverage(|reached| {
             let mut before = 0;
-            for at in reached {
+            for at in reached.iter().filter_map(|at| self.texts.distance(*at)) {
                 let pair = (at ^ before).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
                 let count = &mut map[pair as usize % MAP];
                 *count = count.saturating_add(1);
                 before = at >> 1;
-                self.reached.insert(*at);
+                self.reached.insert(at);
             }
         });
         for count in map {
@@ -248,10 +259,27 @@ fn programs(folder: &Path) -> Vec<Program> {
         .collect()
 }
 
-/// Where the driver's code begins.
-fn text_of_driver() -> u64 {
-    let text = fs::read_to_string("/sys/module/pinmap/sections/.text").unwrap_or_default();
-    u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or(0)
+/// Where the driver's code is and was: it is somewhere else when the module was loaded again.
+#[derive(Default)]
+struct Texts(Vec<Range<u64>>);
+
+impl Texts {
+    /// Looks where the code is now.
+    fn look(&mut self) {
+        let read = |name: &str| fs::read_to_string(format!("/sys/module/pinmap/{name}"));
+        let begin = read("sections/.text").unwrap_or_default();
+        let begin = u64::from_str_radix(begin.trim().trim_start_matches("0x"), 16).unwrap_or(0);
+        let length: u64 = read("coresize").map_or(0, |size| size.trim().parse().unwrap_or(0));
+        self.0.insert(0, begin..begin.saturating_add(length));
+        // The last one is where the program before this one left it.
+        self.0.truncate(2);
+    }
+
+    /// The distance of an instruction from the beginning of the code.
+    fn distance(&self, at: u64) -> Option<u64> {
+        let text = self.0.iter().find(|text| text.contains(&at));
+        text.map(|text| at - text.start)
+    }
 }
 
 fn run() -> Result<bool, Box<dyn Error>> {
@@ -278,9 +306,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
         observers: tuple_list!(map),
         recent: VecDeque::new(),
         reached: BTreeSet::new(),
+        texts: Texts::default(),
         out: options.out.clone(),
     };
-    let text = text_of_driver();
+    playing.texts.look();
     let begun = Instant::now();
     let mut reported = Instant::now();
     let mut progress = fs::OpenOptions::new()
@@ -294,7 +323,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         println!("# {seconds} s: {programs} programs, {kept} kept, {reached} instructions reached");
         let mut lines = String::new();
         for at in &playing.reached {
-            let _ = writeln!(lines, "{:#x}", at.wrapping_sub(text));
+            let _ = writeln!(lines, "{at:#x}");
         }
         fs::write(playing.out.join("reached"), lines)
     };

@@ -132,6 +132,8 @@ pub enum World {
     Bind,
     /// Resets a device.
     Reset,
+    /// Takes the driver's module out of the kernel, or loads it.
+    Module,
     /// Writes one of the test GPU's knobs.
     Knob,
     /// Has the kernel drop clean pages, compact memory, or merge equal pages.
@@ -320,6 +322,8 @@ const PLAIN: &[Call] = calls! {
     unbind: How::World(World::Unbind), [device: DEVICES] -> Value, 1;
     bind: How::World(World::Bind), [device: DEVICES] -> Value, 1;
     reset: How::World(World::Reset), [device: DEVICES] -> Value, 1;
+    module: How::World(World::Module), [what: Kind::Choice(&[("unload", 0), ("load", 1)])]
+        -> Value, 1;
     knob: How::World(World::Knob), [offset: KNOBS,
         value: Kind::Number(&[0, 1, 2, 10_000, 1_000_000])] -> Value, 1;
     memory: How::World(World::Memory), [what: MEMORY] -> Value, 2;
@@ -459,6 +463,7 @@ impl Call {
             "memory",
             "unbind",
             "reset",
+            "module",
         ];
         names.contains(&self.name)
     }

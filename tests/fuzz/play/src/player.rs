@@ -9,7 +9,6 @@ use crate::program::{Program, Step, Value, ACTORS, MOST_STEPS};
 use crate::sys;
 use crate::world::{join_cgroup, Machine};
 use std::fmt;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -233,9 +232,7 @@ impl<'a> Server<'a> {
         first: u32,
     ) -> io::Result<Self> {
         let machine = Machine::new()?;
-        for node in machine.all_nodes().iter().flatten() {
-            fs::set_permissions(node, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-        }
+        machine.permit();
         if let Some(own) = areas.get(ACTORS) {
             record_others(own)?;
         }
@@ -297,10 +294,15 @@ impl<'a> Server<'a> {
         let pattern = Pattern { program: self.next };
         self.next = self.next.wrapping_add(1);
         let nodes = self.machine.nodes();
+        let has = |name: &str| program.steps.iter().any(|step| step.what().name == name);
+        if has("module") {
+            // Open devices would hold it, here and in the program's processes.
+            self.oracle.leave();
+        }
         // SAFETY: The server has one thread.
         let first = match unsafe { libc::fork() } {
             0 => {
-                if program.steps.iter().any(|step| step.what().name == "limit") {
+                if has("limit") {
                     let _ = join_cgroup();
                 }
                 become_user();
@@ -354,10 +356,8 @@ impl<'a> Server<'a> {
                 return Ok(Some(wrong));
             }
         }
-        if acts
-            .iter()
-            .any(|world| matches!(world, World::Unbind | World::Bind | World::Reset))
-        {
+        let rebinds = [World::Unbind, World::Bind, World::Reset, World::Module];
+        if acts.iter().any(|world| rebinds.contains(world)) {
             if let Err(error) = self.oracle.watch(&self.machine.all_nodes()) {
                 return Ok(Some(format!("a device cannot be opened any more: {error}")));
             }

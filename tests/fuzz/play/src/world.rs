@@ -6,7 +6,9 @@ use crate::sys;
 use std::ffi::CStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -123,10 +125,17 @@ impl Machine {
                 } else {
                     "unbind"
                 };
-                device.map(|device| fs::write(format!("{DRIVER}/{file}"), &device.address))
+                let done = device.map(|it| fs::write(format!("{DRIVER}/{file}"), &it.address));
+                self.permit();
+                done
             }
             World::Reset => {
                 device.map(|device| fs::write(format!("{PCI}/{}/reset", device.address), "1"))
+            }
+            World::Module => {
+                let done = module(args[0] != 0);
+                self.permit();
+                Some(done)
             }
             World::Knob => {
                 self.set_knob(args[0] as usize, args[1]);
@@ -144,6 +153,14 @@ impl Machine {
         };
     }
 
+    /// Lets everybody open the devices, as a udev rule would.
+    pub(crate) fn permit(&self) {
+        for node in self.all_nodes().iter().flatten() {
+            // The device may have gone again.
+            let _ = fs::set_permissions(node, fs::Permissions::from_mode(0o666));
+        }
+    }
+
     fn set_knob(&self, offset: usize, value: u64) {
         for knobs in self.devices.iter().filter_map(|device| device.knobs) {
             if KNOBS.contains(&offset) {
@@ -156,7 +173,11 @@ impl Machine {
     /// Undoes what [`Self::act`] did.
     pub(crate) fn restore(&self, world: World) -> Result<(), String> {
         match world {
-            World::Unbind | World::Bind | World::Reset => {
+            World::Unbind | World::Bind | World::Reset | World::Module => {
+                if world == World::Module {
+                    // Where that fails, the devices cannot be bound.
+                    let _ = module(true);
+                }
                 for device in &self.devices {
                     // A reset takes a paged device away for good.
                     if device.paged && world == World::Reset {
@@ -172,13 +193,7 @@ impl Machine {
                         thread::sleep(Duration::from_millis(2));
                     }
                 }
-                for node in self.all_nodes().iter().flatten() {
-                    // What a udev rule would do.
-                    let _ = fs::set_permissions(
-                        node,
-                        std::os::unix::fs::PermissionsExt::from_mode(0o666),
-                    );
-                }
+                self.permit();
             }
             World::Knob => KNOBS.iter().for_each(|offset| self.set_knob(*offset, 0)),
             World::Memory => {
@@ -193,6 +208,28 @@ impl Machine {
             World::Kill | World::Signal | World::Use => {}
         }
         Ok(())
+    }
+}
+
+/// Loads the driver, which then takes the devices that it had; or unloads it, which fails while a
+/// device is open.
+fn module(load: bool) -> io::Result<()> {
+    if load {
+        let parameters = std::env::var("PINMAP_PARAMETERS").unwrap_or_default();
+        let mut modprobe = Command::new("modprobe");
+        modprobe.arg("pinmap").args(parameters.split_whitespace());
+        return modprobe.status().map(|_| ());
+    }
+    // SAFETY: The name is a string.
+    match unsafe {
+        libc::syscall(
+            libc::SYS_delete_module,
+            c"pinmap".as_ptr(),
+            libc::O_NONBLOCK,
+        )
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
