@@ -8,6 +8,7 @@
 
 mod actor;
 pub mod calls;
+mod cast;
 mod engine;
 mod memory;
 mod minimize;
