@@ -8,6 +8,7 @@
 #include "pins.h"
 #include "process.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -153,6 +154,35 @@ TEST(charge_goes_back)
 	fd = open_device(0);
 	CHECK_EQ(get_info(fd).out_memlock_used, 0);
 	register_memory(fd, memory, 16 * PAGE, WRITE);
+}
+
+static void *register_again_and_again(void *memory)
+{
+	int fd = open_device(0);
+
+	for (unsigned int i = 0; i < rounds(200); i++)
+		release(fd, register_memory(fd, memory, PAGE, NO_MAP).handle);
+	close(fd);
+	return NULL;
+}
+
+/* Calls that charge the same user at the same time are all counted. */
+TEST(charges_at_once)
+{
+	char *memory = anon(18);
+	pthread_t threads[2];
+	int fd;
+
+	set_memlock(20 * PAGE);
+	become_user(true);
+	fd = open_device(0);
+	register_memory(fd, memory, 16 * PAGE, NO_MAP);
+	for (unsigned int i = 0; i < 2; i++)
+		CHECK_OK(-pthread_create(&threads[i], NULL, register_again_and_again,
+					 memory + (16 + i) * PAGE));
+	for (unsigned int i = 0; i < 2; i++)
+		CHECK_OK(-pthread_join(threads[i], NULL));
+	CHECK_EQ(get_info(fd).out_memlock_used, 16 * PAGE);
 }
 
 /* The memory is charged to the process's pinned memory, once, and not to its locked memory. */
