@@ -6,6 +6,7 @@
 #include "pins.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -129,7 +130,8 @@ TEST(destroy_stuck, .seconds = 60)
 
 struct releaser {
 	int fd;
-	uint64_t handle;
+	uint64_t handle, device_addr;
+	pid_t thread;
 	int result;
 };
 
@@ -137,6 +139,7 @@ static void *release_it(void *argument)
 {
 	struct releaser *releaser = argument;
 
+	__atomic_store_n(&releaser->thread, gettid(), __ATOMIC_SEQ_CST);
 	releaser->result = try_release(releaser->fd, releaser->handle);
 	return NULL;
 }
@@ -171,6 +174,65 @@ TEST(pinned_until_acknowledged, .seconds = 30)
 	CHECK_OK(releaser.result);
 	CHECK(gpu_register(GPU_INV_DONE) > done);
 	CHECK_PINS(pins);
+	queue_finish(&queue);
+}
+
+static void *unmap_it(void *argument)
+{
+	struct releaser *releaser = argument;
+
+	__atomic_store_n(&releaser->thread, gettid(), __ATOMIC_SEQ_CST);
+	releaser->result = try_unmap(releaser->fd, releaser->handle, releaser->device_addr);
+	return NULL;
+}
+
+/* Whether the call is over, or waits where no signal ends that. */
+static bool is_over_or_waits(struct releaser *releaser)
+{
+	char path[64], line[256], state;
+	pid_t thread = __atomic_load_n(&releaser->thread, __ATOMIC_SEQ_CST);
+	FILE *file;
+
+	if (!thread)
+		return false;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
+	file = fopen(path, "r");
+	if (!file)
+		return true;
+	CHECK(fgets(line, sizeof(line), file) && sscanf(line, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(file);
+	return state == 'D';
+}
+
+/* The second of two calls that remove the same mapping waits for the device, too. */
+TEST(removed_by_two, .seconds = 30)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration = register_memory(fd, anon(1), PAGE, WRITE);
+	struct releaser releasers[2];
+	pthread_t threads[ARRAY_SIZE(releasers)];
+
+	/* gives the context a VMID: without one there is nothing to forget */
+	queue_finish(&queue);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
+		releasers[i] = (struct releaser){
+			.fd = fd,
+			.handle = registration.handle,
+			.device_addr = registration.device_addr,
+			.result = 1,
+		};
+		CHECK_EQ(pthread_create(&threads[i], NULL, i ? release_it : unmap_it,
+					&releasers[i]),
+			 0);
+		CHECK(WAIT_FOR(1000, is_over_or_waits(&releasers[i])));
+	}
+	gpu_set_register(GPU_NO_ACK, 0);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	CHECK(releasers[0].result == 0 || releasers[0].result == -ESTALE);
+	CHECK_OK(releasers[1].result);
 	queue_finish(&queue);
 }
 

@@ -166,6 +166,7 @@ TEST(moved_pinned)
 	struct gpu_queue queue = queue_new(fd);
 	struct registration registration;
 	struct pinmap_prefetch moved;
+	uint64_t before = vram_free(fd);
 
 	manage_all(fd);
 	memset(memory, 0x61, HUGE);
@@ -179,6 +180,10 @@ TEST(moved_pinned)
 	CHECK(bytes_are(memory, HUGE, 0x62));
 	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_busy, HUGE);
 	release(other, registration.handle);
+	queue_delete(&queue);
+	close(fd);
+	fd = open_gpu();
+	CHECK_EQ(vram_free(fd), before);
 }
 
 /* Memory that is swapped out is read in, and moves. */
