@@ -8,12 +8,13 @@ use std::fs;
 use std::path::Path;
 
 /// The documents, by the names of their lists.
-const DOCUMENTS: [(&str, &str); 5] = [
+const DOCUMENTS: [(&str, &str); 6] = [
     ("README", "../../README.md"),
     ("USING", "../../docs/using.md"),
     ("CRATE", "../../userlib/README.md"),
     ("FILES", "../../userlib/src/guide/files.md"),
     ("FROM_CUDA", "../../userlib/src/guide/from_cuda.md"),
+    ("NETWORK_CARD", "../../userlib/src/guide/network_card.md"),
 ];
 
 fn main() {

@@ -6,6 +6,7 @@
 use crate::gpu::gpu;
 use crate::harness::Outcome;
 use crate::lent::faulting;
+use crate::programs::bound;
 use crate::setup::{device_content, edu};
 
 include!(concat!(env!("OUT_DIR"), "/documents.rs"));
@@ -13,6 +14,7 @@ include!(concat!(env!("OUT_DIR"), "/documents.rs"));
 pub(crate) fn documents_have_these_programs() -> Outcome {
     assert_eq!((README.len(), USING.len()), (2, 6));
     assert_eq!((CRATE.len(), FILES.len(), FROM_CUDA.len()), (2, 1, 1));
+    assert_eq!(NETWORK_CARD.len(), 1);
     Ok(())
 }
 
@@ -57,4 +59,13 @@ pub(crate) fn guides_have_programs_that_run() -> Outcome {
     drop(gpu()?);
     FILES[0]()?;
     FROM_CUDA[0]()
+}
+
+/// The program compares what the card has sent with what it has received.
+pub(crate) fn guide_drives_a_network_card() -> Outcome {
+    bound(("0x8086", "0x10c9"), network_card)
+}
+
+pub(crate) fn network_card() -> Outcome {
+    NETWORK_CARD[0]()
 }

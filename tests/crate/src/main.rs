@@ -163,7 +163,8 @@ const TESTS: &[Test] = tests! {
         using_moves_memory
         crate_readme_works_in_place
         crate_readme_drives_a_device
-        guides_have_programs_that_run;
+        guides_have_programs_that_run
+        guide_drives_a_network_card;
     doctor:
         doctor_all_is_well
         doctor_low_limit

@@ -118,26 +118,28 @@ pub(crate) fn program_key_value() -> Outcome {
     Ok(())
 }
 
-/// Finds the test FPGA, which no driver has, or skips the test.
-fn fpga() -> Result<String, Box<dyn std::error::Error>> {
+/// Gives the function with these ids, which no driver has, to pinmap while something runs. The test
+/// is skipped if there is no such function.
+pub(crate) fn bound(ids: (&str, &str), run_with_it: impl FnOnce() -> Outcome) -> Outcome {
     for function in fs::read_dir("/sys/bus/pci/devices")? {
         let function = function?;
         let read = |name| fs::read_to_string(function.path().join(name));
-        if (&*read("vendor")?, &*read("device")?) == ("0x10ee\n", "0xbeef\n") {
-            return Ok(function.file_name().to_string_lossy().into_owned());
+        if (read("vendor")?.trim(), read("device")?.trim()) != ids {
+            continue;
         }
+        let pci = function.file_name().to_string_lossy().into_owned();
+        let (status, _, err) = run(&format!("pinmap bind {pci}"))?;
+        assert_eq!((status, &*err), (Some(0), ""));
+        let ran = run_with_it();
+        let (status, _, err) = run(&format!("pinmap unbind {pci}"))?;
+        assert_eq!((status, &*err), (Some(0), ""));
+        return ran;
     }
-    skip("there is no test FPGA")
+    skip(format!("there is no function {ids:?}"))
 }
 
 pub(crate) fn program_fpga_ring() -> Outcome {
-    let pci = fpga()?;
-    let (status, _, err) = run(&format!("pinmap bind {pci}"))?;
-    assert_eq!((status, &*err), (Some(0), ""));
-    let ran = program("fpga_ring");
-    let (status, _, err) = run(&format!("pinmap unbind {pci}"))?;
-    assert_eq!((status, &*err), (Some(0), ""));
-    ran.map(drop)
+    bound(("0x10ee", "0xbeef"), || program("fpga_ring").map(drop))
 }
 
 pub(crate) fn program_fpga_finds_no_device() -> Outcome {

@@ -23,6 +23,11 @@ pub mod from_udmabuf_xdma {}
 #[doc = include_str!("rings.md")]
 pub mod rings {}
 
+/// A driver for a network card, step by step from `lspci` to frames.
+///
+#[doc = include_str!("network_card.md")]
+pub mod network_card {}
+
 /// Files, io_uring, and many small values: work on what is read, without a copy.
 ///
 #[doc = include_str!("files.md")]
