@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line.
 
+mod values;
+
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
-use pinmap::{Device, PciAddress};
+use pinmap::PciAddress;
 
-use crate::size;
+pub(crate) use values::Target;
+use values::{address, address_bits, bytes, pci, process, seconds, some_bytes};
 
 /// Shows and sets up devices of the driver pinmap, which maps user memory for PCI devices.
 #[derive(Debug, Parser)]
@@ -93,6 +95,18 @@ before; 2, usage error.")]
         #[arg(value_name = "BDF", value_parser = pci)]
         function: PciAddress,
     },
+
+    /// Remove a card, run a program that changes it, and find the card again (as root)
+    ///
+    /// Removes all functions of a card from the system, as root, runs PROGRAM, which may program
+    /// an FPGA anew, has the kernel look for the card until it is there, and gives each function
+    /// the driver that it had. A function that is in use stays where it is.
+    #[command(after_help = "\
+Example:
+  sudo pinmap replug 0000:03:00.0 -- openFPGALoader design.bit
+
+Exit status: 0, the card is back; 1, it is not, was in use, or PROGRAM failed; 2, usage error.")]
+    Replug(ReplugOptions),
 
     /// Have QEMU's device edu copy memory, and check every byte
     ///
@@ -232,6 +246,23 @@ pub(crate) struct DoctorOptions {
     pub(crate) function: Option<PciAddress>,
 }
 
+/// Options of `replug`.
+#[derive(Debug, Args, PartialEq)]
+pub(crate) struct ReplugOptions {
+    /// Remove the card also if it is open, or another driver has it: whoever uses it loses it
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Wait at most SECONDS for the card, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    pub(crate) timeout: f64,
+    /// A function of the card (0000:00:10.0), as `lspci -D` shows it
+    #[arg(value_name = "BDF", value_parser = pci)]
+    pub(crate) function: PciAddress,
+    /// The program and its arguments
+    #[arg(last = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) program: Vec<OsString>,
+}
+
 /// Options of `top`.
 #[derive(Debug, Args, PartialEq)]
 pub(crate) struct TopOptions {
@@ -292,90 +323,6 @@ pub(crate) struct DemoOptions {
     /// queues
     #[arg(long, value_parser = Target::parse)]
     pub(crate) device: Option<Target>,
-}
-
-/// The name of a device on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// The path of its node.
-    Node(PathBuf),
-    /// The address of its function.
-    Pci(PciAddress),
-}
-
-impl Target {
-    fn parse(text: &str) -> Result<Self, String> {
-        if text.contains('/') {
-            return Ok(Self::Node(text.into()));
-        }
-        if let Some(number) = text.strip_prefix("pinmap") {
-            if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) {
-                return Ok(Self::Node(format!("/dev/{text}").into()));
-            }
-        }
-        let pci = text.parse().map_err(|_| {
-            "it is neither a node such as /dev/pinmap0 nor a BDF such as 0000:00:10.0".to_owned()
-        })?;
-        Ok(Self::Pci(pci))
-    }
-
-    /// Opens the device.
-    pub(crate) fn open(&self) -> pinmap::Result<Device> {
-        match self {
-            Self::Node(path) => Device::open(path),
-            Self::Pci(pci) => Device::open_pci(*pci),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(path) => path.display().fmt(f),
-            Self::Pci(pci) => pci.fmt(f),
-        }
-    }
-}
-
-fn pci(text: &str) -> Result<PciAddress, String> {
-    text.parse().map_err(|error| format!("it is {error}"))
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    size::parse(text).ok_or_else(|| "it is no number of bytes, such as 16384, 16K or 1G".to_owned())
-}
-
-fn some_bytes(text: &str) -> Result<usize, String> {
-    let size = usize::try_from(bytes(text)?).ok();
-    size.filter(|&size| size != 0)
-        .ok_or_else(|| "it must be at least 1".to_owned())
-}
-
-fn address_bits(text: &str) -> Result<u32, String> {
-    let bits = text.parse().ok();
-    bits.filter(|bits| *bits == 0 || (12..=64).contains(bits))
-        .ok_or_else(|| "it must be 12 to 64, or 0".to_owned())
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok();
-    seconds
-        .filter(|seconds| (0.1..=3600.0).contains(seconds))
-        .ok_or_else(|| "it must be 0.1 to 3600".to_owned())
-}
-
-fn process(text: &str) -> Result<u32, String> {
-    let pid = text.parse().ok();
-    pid.filter(|&pid| pid != 0)
-        .ok_or_else(|| "it is not the id of a process".to_owned())
-}
-
-fn address(text: &str) -> Result<u64, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    number.ok_or_else(|| "it is not an address such as 0x1000".to_owned())
 }
 
 /// The command line as clap describes it, for completions and manual pages.
@@ -453,6 +400,14 @@ mod tests {
         assert_eq!(parsed("bind 00:10.0"), Ok(Command::Bind { function }));
         let line = "unbind -- 0000:00:10.0";
         assert_eq!(parsed(line), Ok(Command::Unbind { function }));
+        let options = ReplugOptions {
+            force: true,
+            timeout: 0.5,
+            function,
+            program: vec!["load".into(), "--force".into()],
+        };
+        let line = "replug --force --timeout 0.5 00:10.0 -- load --force";
+        assert_eq!(parsed(line), Ok(Command::Replug(options)));
         assert!(refused("bind pinmap0").contains("not a PCI address"));
     }
 
@@ -512,6 +467,7 @@ mod tests {
             ("info --need x", "no number of bytes"),
             ("bind", "<BDF>"),
             ("bind 00:10.0 00:11.0", "unexpected argument"),
+            ("replug 00:10.0 load", "unexpected argument 'load'"),
             ("doctor /dev/pinmap0", "not a PCI address"),
             ("copy-test --size 0", "at least 1"),
             ("copy-test --address-bits 11", "12 to 64"),

@@ -12,7 +12,7 @@ use crate::sysfs::{Function, Sysfs};
 use crate::Result;
 
 /// The name of the driver.
-const DRIVER: &str = "pinmap";
+pub(crate) const DRIVER: &str = "pinmap";
 /// Describes a bridge in messages.
 pub(crate) const BRIDGE: &str = "a bridge, on which other parts of the system may rely";
 
@@ -122,13 +122,13 @@ pub(crate) fn unbind(sysfs: &Sysfs, pci: PciAddress, out: &mut impl Write) -> Re
     }
 }
 
-fn find(sysfs: &Sysfs, pci: PciAddress) -> Result<Function, String> {
+pub(crate) fn find(sysfs: &Sysfs, pci: PciAddress) -> Result<Function, String> {
     let missing =
         || format!("there is no PCI function {pci}: `lspci -D` shows those that there are");
     sysfs.function(pci).ok_or_else(missing)
 }
 
-fn denied(pci: PciAddress, verb: &str, error: &io::Error) -> String {
+pub(crate) fn denied(pci: PciAddress, verb: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             format!("only root can {verb} {pci}: try `sudo pinmap {verb} {pci}`")

@@ -15,6 +15,7 @@ mod limit;
 mod manual;
 mod names;
 mod progress;
+mod replug;
 mod report;
 mod report_json;
 mod size;
@@ -40,6 +41,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         Command::Info(options) => info::run(&options, out)?,
         Command::Bind { function } => bind::bind(&sysfs::Sysfs::system(), function, out)?,
         Command::Unbind { function } => bind::unbind(&sysfs::Sysfs::system(), function, out)?,
+        Command::Replug(options) => replug::run(&sysfs::Sysfs::system(), &options, out)?,
         Command::CopyTest(options) => copy_test::run(&options, out)?,
         Command::Demo(options) => demo::run(&options, out)?,
         Command::Doctor(options) => doctor::run(&options, out)?,

@@ -54,6 +54,17 @@ impl Sysfs {
             pci,
         })
     }
+
+    /// Has the kernel look for functions on the bus of this one.
+    pub(crate) fn rescan(&self, pci: PciAddress) -> io::Result<()> {
+        fs::write(self.rescan_path(pci), "1")
+    }
+
+    /// The file that [`rescan`](Self::rescan) writes.
+    pub(crate) fn rescan_path(&self, pci: PciAddress) -> PathBuf {
+        let bus = format!("{:04x}:{:02x}", pci.domain, pci.bus);
+        self.root.join("class/pci_bus").join(bus).join("rescan")
+    }
 }
 
 /// A PCI function.
@@ -64,6 +75,11 @@ pub(crate) struct Function {
 }
 
 impl Function {
+    /// The address.
+    pub(crate) fn pci(&self) -> PciAddress {
+        self.pci
+    }
+
     /// The driver that is bound to the function.
     pub(crate) fn driver(&self) -> Option<String> {
         link_name(&self.dir.join("driver"))
@@ -83,6 +99,11 @@ impl Function {
     pub(crate) fn number(&self, attribute: &str) -> Option<u32> {
         let text = self.read(attribute)?;
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+    }
+
+    /// The ids of vendor and device.
+    pub(crate) fn ids(&self) -> Option<(u32, u32)> {
+        self.number("vendor").zip(self.number("device"))
     }
 
     /// Whether the function is a bridge, by its class: to another bus, or to the host.
@@ -120,6 +141,18 @@ impl Function {
             let name = entry.ok()?.file_name().into_string().ok()?;
             name.starts_with("pinmap").then_some(name)
         })
+    }
+
+    /// How many times the device of the driver pinmap is open.
+    pub(crate) fn contexts(&self) -> u64 {
+        let device = self.device().unwrap_or_default();
+        let contexts = self.read(&format!("misc/{device}/contexts"));
+        contexts.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Removes the function from the system, as if it had been pulled.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        fs::write(self.dir.join("remove"), "1")
     }
 
     fn read(&self, attribute: &str) -> Option<String> {
@@ -192,9 +225,13 @@ pub(crate) mod tests {
             fs::write(path, content).expect("a file");
         }
 
+        pub(crate) fn path(&self, path: &str) -> PathBuf {
+            self.0.join(path)
+        }
+
         /// The content of a file.
         pub(crate) fn read(&self, path: &str) -> String {
-            fs::read_to_string(self.0.join(path)).expect("a file")
+            fs::read_to_string(self.path(path)).expect("a file")
         }
     }
 

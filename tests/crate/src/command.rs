@@ -11,7 +11,7 @@ use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::lent::faulting;
 use crate::setup::{become_user, device, devices, is_slow, pattern, PAGE};
-use crate::stale::while_unbound;
+use crate::stale::{while_unbound, with_new_node};
 
 /// The exit status, stdout and stderr of a command.
 type Output = (Option<i32>, String, String);
@@ -245,6 +245,40 @@ pub(crate) fn command_bind_and_unbind() -> Outcome {
     let (status, _, err) = run("pinmap unbind 0000:00:10.0")?;
     assert_eq!(status, Some(1));
     assert!(err.contains("only root can unbind"), "{err}");
+    Ok(())
+}
+
+pub(crate) fn command_replug() -> Outcome {
+    let Some(device) = devices()?.pop() else {
+        return skip("there is no edu bound to pinmap");
+    };
+    let pci = device.info()?.pci;
+    let (status, _, err) = run(&format!("pinmap replug {pci}"))?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("in use: it is open 1 time"), "{err}");
+    assert!(!device.info()?.gone);
+
+    with_new_node(&device, || {
+        let (status, out, err) = run(&format!("pinmap replug --force {pci}"))?;
+        assert_eq!((status, &*err), (Some(0), ""));
+        assert!(out.contains(&format!("{pci} is /dev/pinmap")), "{out}");
+        assert!(device.info()?.gone);
+        // The program runs while the function is gone, and whatever it says, the function is back.
+        let function = format!("/sys/bus/pci/devices/{pci}");
+        let (status, _, err) = run(&format!("pinmap replug {pci} -- test ! -e {function}"))?;
+        assert_eq!((status, &*err), (Some(0), ""));
+        let (status, _, err) = run(&format!("pinmap replug {pci} -- test -e {function}"))?;
+        assert_eq!(status, Some(1));
+        assert!(err.contains("test failed (exit status: 1)"), "{err}");
+        let (status, _, err) = run(&format!("pinmap copy-test --size 4K --device {pci}"))?;
+        assert_eq!((status, &*err), (Some(0), ""));
+        Ok(())
+    })?;
+
+    become_user(None)?;
+    let (status, _, err) = run(&format!("pinmap replug {pci}"))?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("only root can replug"), "{err}");
     Ok(())
 }
 

@@ -146,6 +146,7 @@ const TESTS: &[Test] = tests! {
         command_copy_test
         command_top
         command_bind_and_unbind
+        command_replug
         command_refuses_nonsense
         example_edu
         examples_of_queues

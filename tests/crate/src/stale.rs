@@ -114,11 +114,23 @@ pub(crate) fn while_unbound<T>(
     device: &Device,
     then: impl FnOnce() -> Result<T, Box<dyn Error>>,
 ) -> Result<T, Box<dyn Error>> {
+    let pci = device.info()?.pci.to_string();
+    with_new_node(device, || {
+        command("unbind", &pci)?;
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(then));
+        command("bind", &pci)?;
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Runs something that makes the node of a device anew, which then gets the old one's group.
+pub(crate) fn with_new_node<T>(
+    device: &Device,
+    then: impl FnOnce() -> Result<T, Box<dyn Error>>,
+) -> Result<T, Box<dyn Error>> {
     let (path, pci) = (device.path().to_owned(), device.info()?.pci);
     let group = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(&path)?);
-    command("unbind", &pci.to_string())?;
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(then));
-    command("bind", &pci.to_string())?;
     for node in Device::list()?.iter().filter(|node| node.pci == pci) {
         chown(&node.path, None, Some(Gid::from_raw(group)))?;
     }
