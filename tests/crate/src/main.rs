@@ -16,6 +16,7 @@ mod files;
 mod gpu;
 mod harness;
 mod held;
+mod hotplug;
 mod instructions;
 mod kernels;
 mod knobs;
@@ -166,6 +167,8 @@ const TESTS: &[Test] = tests! {
         crate_readme_drives_a_device
         guides_have_programs_that_run
         guide_drives_a_network_card;
+    hotplug:
+        pulled_card_comes_back;
     doctor:
         doctor_all_is_well
         doctor_low_limit
