@@ -306,7 +306,8 @@ programs_compile() { # TO
 		RUSTFLAGS=$static programs_cargo build --release --target "$target" || return 1
 		while read -r line; do
 			cp "$line" "$1/bin/program-${line##*/}" || return 1
-		done < <(find "$BUILDS/users/target/$target/release" -maxdepth 1 -type f -perm -1)
+		done < <(find "$BUILDS/users$COVERED/target/$target/release" -maxdepth 1 -type f \
+			-perm -1)
 	fi
 	if [ -n "$(ls "$1"/bin "$1"/tests)" ]; then
 		# Line numbers would make the initramfs ten times as big; names stay, for
@@ -339,7 +340,8 @@ separate_cargo() {
 }
 
 programs_cargo() { # COMMAND ARGUMENT...
-	separate_cargo programs users/target "$@"
+	RUSTFLAGS=${RUSTFLAGS:-}${COVER:+ $COVER} \
+		separate_cargo programs "users$COVERED/target" "$@"
 }
 
 devices_cargo() { # COMMAND ARGUMENT...
