@@ -116,9 +116,7 @@ impl Request for pinmap_queue_create {
             return Err(EINVAL.into());
         }
         let (gpu, member) = gpu_of(context)?;
-        if !context.account().is_current() {
-            return Err(EPERM.into());
-        }
+        context.check_caller()?;
         let claim = Claim::new(context)?;
         let doorbell = Member::doorbell(member, gpu)?;
         let pages = ring.bytes() / PAGE_SIZE;

@@ -145,13 +145,6 @@ impl Iterator for Pieces<'_> {
         let mut end = first.saturating_add(1);
         if self.is_one {
             end = PAGES;
-        } else if self.held.is_one() {
-            let others = if write {
-                Pages::ALL.but(*self.writable)
-            } else {
-                *self.writable
-            };
-            end = others.next(end).unwrap_or(PAGES);
         }
         while end < PAGES && is_next(end) {
             end = end.saturating_add(1);

@@ -133,20 +133,10 @@ impl Ranges {
     }
 
     /// Like [`at`](Self::at); and the addresses around `addr`, within `span`, for which that is the
-    /// range.
+    /// range. `span` is in one block, of which a window has all or nothing.
     pub(super) fn around(&self, addr: u64, span: Span) -> Option<(Arc<Range>, Span)> {
         let range = self.at(addr)?;
-        let mut around = range.span.intersection(span)?;
-        if !range.is_window {
-            while let Some(window) = first_in(&self.windows, around) {
-                let (start, last) = (window.span.start(), window.span.last());
-                around = if last < addr {
-                    Span::from_bounds(last.checked_add(1)?, around.last())?
-                } else {
-                    Span::from_bounds(around.start(), start.checked_sub(1)?)?
-                };
-            }
-        }
+        let around = range.span.intersection(span)?;
         Some((range, around))
     }
 }
