@@ -334,13 +334,15 @@ static uint64_t leave_kept(int fd, uint32_t flags)
 TEST(kept_progress)
 {
 	int fd = open_device(0);
-	uint64_t handle = leave_kept(fd, WRITE) + 1;
+	uint64_t handle = leave_kept(fd, WRITE) + 1, address = 0;
 	struct pinmap_query query;
+	struct pinmap_fail fail;
 	struct slow late;
 
 	begin_slow(&late, fd, WRITE);
 	CHECK_EQ(query_addr(fd, late.memory).handle, 0);
 	CHECK_ERR(ENOENT, try_query_handle(fd, handle, &query));
+	CHECK_ERR(ENOENT, try_map(fd, handle, 0, &address, &fail));
 	CHECK_ERR(ENOENT, try_release(fd, handle));
 	uffd_supply(late.uffd, late.memory + late.missing, 1);
 	CHECK_OK(-pthread_join(late.thread, NULL));

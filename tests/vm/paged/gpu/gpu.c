@@ -100,6 +100,21 @@ TEST(queue_values)
 	CHECK_ERR(ENOENT, try_queue_destroy(fd, args.out_queue + 1));
 }
 
+/* A queue works on the memory of the process that opened the device, so no other makes one. */
+TEST(queue_in_another_process)
+{
+	int fd = open_gpu();
+	struct pinmap_queue_create args;
+	pid_t pid = SYS(fork());
+
+	if (pid == 0) {
+		CHECK_ERR(EPERM, try_queue_create(fd, GPU_BOTH, 64, &args));
+		_exit(0);
+	}
+	join(pid);
+	CHECK_OK(try_queue_create(fd, GPU_BOTH, 64, &args));
+}
+
 /* The kernel works on the very pages that were registered. */
 TEST(zero_copy, .smoke = true)
 {

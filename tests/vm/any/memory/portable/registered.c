@@ -41,6 +41,34 @@ TEST(portable_is_registered_on_the_other)
 			     PINMAP_FAIL_OVERLAP, pair.memory);
 }
 
+/* Several that one call registers come to the other device, and go, as by calls of their own. */
+TEST(portable_registered_together, .faults = true)
+{
+	struct pair pair = pair_open();
+	struct edu second = edu_open(pair.other);
+	struct pinmap_registration entries[2] = {
+		{ .addr = (uintptr_t)pair.memory, .length = PAGE },
+		{ .addr = (uintptr_t)pair.memory + 2 * PAGE, .length = 2 * PAGE },
+	};
+	struct pinmap_register_buffers args = { .size = sizeof(args),
+						.flags = WRITE | PORTABLE,
+						.buffers = (uintptr_t)entries,
+						.count = 2 };
+
+	CHECK_OK(try_ioctl(pair.fd, PINMAP_REGISTER_BUFFERS, &args));
+	for (int i = 0; i < 2; i++) {
+		char *part = pair.memory + i * 2 * PAGE;
+		uint64_t guest = query_addr(pair.other, part).handle;
+		struct pinmap_query query;
+
+		CHECK(guest != 0);
+		CHECK_REACHES(&second, (uintptr_t)part, part, PAGE);
+		release(pair.fd, entries[i].out_handle);
+		CHECK_ERR(ESTALE, try_query_handle(pair.other, guest, &query));
+	}
+	CHECK_PINS(pair.pins);
+}
+
 TEST(portable_reached_by_both, .faults = true)
 {
 	struct pair pair = pair_new();

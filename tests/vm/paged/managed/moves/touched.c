@@ -117,6 +117,28 @@ TEST(touched_ahead, .seconds = 60)
 	CHECK(has_pattern(memory, BLOCKS * HUGE, 21));
 }
 
+/* A range keeps its memory on the host, also if a kernel goes through what is before it. */
+TEST(touched_ahead_of_host)
+{
+	char *memory = address_space(4 * HUGE, HUGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	SYS(mmap(memory, 4 * HUGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	SYS(madvise(memory, 4 * HUGE, MADV_HUGEPAGE));
+	manage(fd, memory, 2 * HUGE);
+	manage_host(fd, memory + 2 * HUGE, 2 * HUGE);
+	write_pattern(memory, 4 * HUGE, 22);
+	if (!is_thp(memory) || !is_thp(memory + HUGE))
+		SKIP("there are not enough huge pages");
+	device_reads(&queue, memory);
+	device_reads(&queue, memory + HUGE);
+	CHECK_PLACE(fd, memory, 2 * HUGE, ON_DEVICE, TOUCHED);
+	CHECK_EQ(on_device(fd, memory + 2 * HUGE, 2 * HUGE), 0);
+	CHECK(has_pattern(memory, 4 * HUGE, 22));
+}
+
 /* The CPU takes 64 KiB back for one fault; both times are told. */
 TEST(touched_by_cpu)
 {

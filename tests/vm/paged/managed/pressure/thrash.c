@@ -212,6 +212,26 @@ TEST(thrashing_ends_with_the_memory)
 	CHECK_EQ(tell_page(fd, memory).rule, PINMAP_RULE_TOUCHED);
 }
 
+/* Also if so much memory ends that not each of its blocks is looked for. */
+TEST(thrashing_ends_with_much_memory)
+{
+	size_t length = 8ULL << 30;
+	char *memory = address_space(length, HUGE), *other = small_blocks(1);
+	int fd = open_managed();
+	struct gpu_queue queue = queue_new(fd);
+
+	SYS(mmap(memory, length, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
+	SYS(madvise(memory, length, MADV_NOHUGEPAGE));
+	thrash(&queue, memory);
+	thrash(&queue, other);
+	SYS(mmap(memory, length, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
+	device_writes(&queue, memory, 1);
+	CHECK_EQ(tell_page(fd, memory).rule, PINMAP_RULE_TOUCHED);
+	CHECK_EQ(tell_page(fd, other).rule, PINMAP_RULE_THRASHING);
+}
+
 /* Uses several blocks as a program does, and notes where they are each time. */
 static void history(unsigned char places[4 * ROUNDS], bool slow)
 {

@@ -145,8 +145,9 @@ TEST(query)
 	char *memory = anon(4);
 	struct pinmap_query query;
 	struct pinmap_info info;
+	struct pinmap_fail fail;
 	int fd = open_gpu();
-	uint64_t part, all;
+	uint64_t part, all, address = 0;
 
 	part = manage(fd, memory, 4 * PAGE);
 	query = query_handle(fd, part);
@@ -155,6 +156,8 @@ TEST(query)
 	CHECK_EQ(query.out_length, 4 * PAGE);
 	CHECK_EQ(query.out_device_addr, (uintptr_t)memory);
 	CHECK_EQ(query.out_pinned, 0);
+	/* the range has no memory of its own that could be mapped elsewhere */
+	CHECK_ERR(EINVAL, try_map(fd, part, 0, &address, &fail));
 	CHECK_EQ(totals(fd, PINMAP_TOTALS_CONTEXT).out_managed.number, 1);
 	CHECK_EQ(totals(fd, PINMAP_TOTALS_CONTEXT).out_managed.bytes, 4 * PAGE);
 	release(fd, part);

@@ -240,14 +240,33 @@ TEST(advised_unmapped)
 	}
 }
 
-/* Advice for memory that was freed takes no room from advice for other memory. */
+/* Maps new memory at an address, gives advice for it, and moves it. Returns where it is. */
+static char *advised_and_moved(int fd, char *memory)
+{
+	char *elsewhere = address_space(HUGE, HUGE);
+
+	SYS(mmap(memory, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		 0));
+	memory[0] = 1;
+	advise(fd, memory, HUGE, READ_MOSTLY);
+	SYS(mremap(memory, HUGE, HUGE, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere));
+	return elsewhere;
+}
+
+/*
+ * Advice for memory that was freed takes no room from advice for other memory. Memory that was
+ * moved keeps its advice, also where two pieces of it come from the same addresses.
+ */
 TEST(advised_and_freed)
 {
 	/* more than a context may advise at once */
 	size_t rounds = 4 * (1 << 16) / (HUGE / PAGE / 2);
 	char *room = address_space(rounds * HUGE, HUGE), *memory = room;
+	char *from = address_space(2 * HUGE, HUGE), *moved[3];
 	int fd = open_managed();
 
+	for (int i = 0; i < 3; i++)
+		moved[i] = advised_and_moved(fd, from + i / 2 * HUGE);
 	for (size_t round = 0; round < rounds; round++) {
 		SYS(munmap(memory, HUGE));
 		memory = SYS(mmap(room + round * HUGE, HUGE, PROT_READ | PROT_WRITE,
@@ -257,6 +276,8 @@ TEST(advised_and_freed)
 	}
 	memory[0] = 1;
 	CHECK_EQ(tell_page(fd, memory).advice, PREFER_HOST);
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(tell_page(fd, moved[i]).advice, READ_MOSTLY);
 }
 
 /* Advice for every other page is kept page by page, and taken back at once. */
