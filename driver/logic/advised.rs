@@ -315,7 +315,7 @@ mod tests {
                 let pages = pages.min(PAGES - first);
                 let range = first as usize..(first + pages) as usize;
                 if advised.is_full() {
-                    let more = vec![Entry::UNUSED; advised.places.len() * 2];
+                    let more = vec![Entry::UNUSED; advised.room() * 2];
                     let left = advised.grow(more);
                     prop_assert!(left.len() < advised.places.len());
                 }

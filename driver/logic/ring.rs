@@ -88,12 +88,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packets_stay_in_the_ring(order in 6u32..17, index: u64, read: u64, count: u32) {
+        fn packets_stay_in_the_ring(
+            order in 6u32..17, read: u64, used in 0u64..70_000, count in 1u32..70_000,
+        ) {
             let ring = Ring::new(1 << order).unwrap();
+            let index = read.saturating_add(used);
             prop_assert!(ring.offset(index) + PACKET <= ring.bytes());
-            if let Some(after) = ring.add(index, read, count) {
-                prop_assert!(after - read <= u64::from(ring.packets()));
-            }
+            let after = index.checked_add(u64::from(count));
+            let after = after.filter(|after| after - read <= u64::from(ring.packets()));
+            prop_assert_eq!(ring.add(index, read, count), after);
         }
     }
 }

@@ -125,9 +125,9 @@ mod tests {
         suspect.note(span(0, 4096));
         suspect.note(span(8192, 4096));
         assert_eq!(suspect.begin(), Some(span(0, 12288)));
-        assert_eq!(suspect.begin(), None);
+        assert!(suspect.is_busy() && suspect.begin().is_none());
         suspect.end(None);
-        assert!(suspect.is_decided(2) && !suspect.is_open());
+        assert!(suspect.is_decided(2) && !suspect.is_open() && !suspect.is_busy());
     }
 
     #[test]
@@ -138,8 +138,9 @@ mod tests {
         suspect.note(span(0, 4096));
         suspect.end(None);
         assert!(suspect.is_decided(1) && !suspect.is_decided(2) && suspect.is_open());
+        assert!(!suspect.is_closed());
         suspect.close();
-        assert!(suspect.is_decided(2) && suspect.begin().is_none());
+        assert!(suspect.is_closed() && suspect.is_decided(2) && suspect.begin().is_none());
         assert!(!suspect.note(span(0, 4096)) && !suspect.is_open());
     }
 
