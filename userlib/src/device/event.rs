@@ -352,9 +352,15 @@ mod tests {
         let words = thrashing.to_string();
         assert!(words.contains("2097152 bytes at 0x7f0000200000"), "{words}");
         assert!(words.contains("stay on the host"), "{words}");
-        assert_eq!(
-            DeviceEvent::from_bytes(&bytes(77, [0; 3])),
-            DeviceEvent::Other(77)
-        );
+        let other = DeviceEvent::from_bytes(&bytes(77, [0; 3]));
+        assert_eq!(other, DeviceEvent::Other(77));
+        for (event, words) in [
+            (stale, "8192 bytes at 0x7f0000001000 are not registered"),
+            (fault, "queue 3 has stopped at packet 17"),
+            (DeviceEvent::Gone, "the device is gone"),
+            (other, "event 77, which is newer"),
+        ] {
+            assert!(event.to_string().starts_with(words), "{event}");
+        }
     }
 }

@@ -386,6 +386,20 @@ mod tests {
     }
 
     #[test]
+    fn each_access_has_its_words() {
+        for (number, access, words) in [
+            (abi::PINMAP_ACCESS_READ, FaultAccess::Read, "read"),
+            (abi::PINMAP_ACCESS_WRITE, FaultAccess::Write, "write"),
+            (abi::PINMAP_ACCESS_FETCH, FaultAccess::Fetch, "packet"),
+            (abi::PINMAP_ACCESS_ATOMIC, FaultAccess::Atomic, "atomic"),
+            (77, FaultAccess::Other(77), "access"),
+        ] {
+            assert_eq!(FaultAccess::from_abi(number), access);
+            assert!(access.to_string().contains(words), "{access}");
+        }
+    }
+
+    #[test]
     fn a_managed_address_has_a_reason_and_an_area() {
         let refused = |reason, end| {
             let query = abi::pinmap_queue_query {

@@ -325,6 +325,57 @@ mod tests {
     }
 
     #[test]
+    fn the_words_of_errors_go_into_sentences() {
+        use Errno as E;
+        use Operation as O;
+        let operations = [
+            [O::Find, O::Open, O::Info, O::Query, O::Allocate],
+            [O::Register, O::Cache, O::Manage, O::Prefetch, O::Advise],
+            [O::Residency, O::Statistics, O::Budget, O::Release, O::Map],
+            [O::Unmap, O::Access, O::Bar, O::Eventfd, O::Wait],
+            [O::Event, O::Reset, O::Accelerator, O::Queue, O::Submit],
+            [O::Destroy, O::Export, O::Import, O::Sync, O::Stream],
+        ];
+        let errnos = [
+            [E::ENOENT, E::EACCES, E::EPERM, E::EBUSY, E::ENODEV],
+            [E::ENXIO, E::ESTALE, E::EINVAL, E::EOVERFLOW, E::E2BIG],
+            [E::EFAULT, E::EEXIST, E::ENOMEM, E::ENOSPC, E::EOPNOTSUPP],
+            [E::ENOTTY, E::EAGAIN, E::ETIMEDOUT, E::EINTR, E::EDEADLK],
+            [E::EIO, E::EMFILE, E::EBADF, E::ENOSYS, E::ERANGE],
+        ];
+        for (operation, errno) in operations.into_iter().flatten().flat_map(|operation| {
+            errnos
+                .iter()
+                .flatten()
+                .map(move |errno| (operation, *errno))
+        }) {
+            for text in [Some(cause(operation, errno)), hint(operation, errno)] {
+                let Some(text) = text else { continue };
+                let begins = text.starts_with(|first: char| first.is_lowercase());
+                assert!(
+                    begins && !text.ends_with('.'),
+                    "{operation:?} {errno}: {text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_fault_that_can_be_avoided_says_how() {
+        let hints = (1..=13).map(|reason| {
+            let reason = FaultReason::from_abi(reason).expect("a reason");
+            (reason, for_fault(reason))
+        });
+        for (reason, hint) in hints {
+            let is_fate = matches!(
+                reason,
+                FaultReason::Poison | FaultReason::Exited | FaultReason::Other(_)
+            );
+            assert_eq!(hint.is_none(), is_fate, "{reason:?}");
+        }
+    }
+
+    #[test]
     fn the_same_errno_differs_by_operation() {
         assert_ne!(
             cause(Operation::Release, Errno::ESTALE),

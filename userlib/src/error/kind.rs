@@ -94,3 +94,24 @@ impl ErrorKind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_errno_is_of_several_kinds() {
+        for (operation, errno, has_fault, kind) in [
+            (Operation::Find, Errno::ENODEV, false, ErrorKind::NotFound),
+            (Operation::Wait, Errno::ENODEV, false, ErrorKind::Gone),
+            (Operation::Wait, Errno::EIO, true, ErrorKind::Fault),
+            (Operation::Wait, Errno::EIO, false, ErrorKind::Io),
+        ] {
+            assert_eq!(ErrorKind::of(operation, errno, has_fault), kind);
+        }
+        let of = |errno| ErrorKind::of(Operation::Wait, errno, false);
+        assert_eq!(of(Errno::EAGAIN), ErrorKind::WouldBlock);
+        assert_eq!(of(Errno::EINTR), ErrorKind::Interrupted);
+        assert_eq!(of(Errno::EXDEV), ErrorKind::Other);
+    }
+}
