@@ -74,6 +74,9 @@ struct State {
     read_only: Vec<u64>,
     /// How many calls have registered or released something, or were to.
     calls: usize,
+    /// The device does not snoop the CPU's caches: what was maintained for it, as flags, offset and
+    /// length.
+    synced: Option<Vec<(u32, u64, u64)>>,
     /// A device that executes packets, if there is one.
     machine: Option<Machine>,
 }
@@ -148,6 +151,12 @@ impl Fake {
     /// Limits how many registrations there may be at once.
     pub(crate) fn limit_registrations(&self, room: usize) {
         self.with(|state| state.room = Some(room));
+    }
+
+    /// Makes the device one that does not snoop the CPU's caches, or tells for what the caches were
+    /// maintained since then, and since this was asked last.
+    pub(crate) fn synced(&self) -> Vec<(u32, u64, u64)> {
+        self.with(|state| state.synced.replace(Vec::new()).unwrap_or_default())
     }
 
     /// Has a page refused for writing.

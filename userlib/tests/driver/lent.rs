@@ -6,9 +6,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::Command;
 
-use nix::libc::{EEXIST, EIO, EOPNOTSUPP, SIGABRT};
+use nix::libc::{EACCES, EEXIST, EIO, EOPNOTSUPP, SIGABRT};
 use pinmap::accelerator::{Accelerator, Reach, Stream, StreamOptions};
-use pinmap::{accelerator, Error, Result};
+use pinmap::{accelerator, Buffer, Error, Result};
 use pinmap_testgpu as testgpu;
 
 use crate::fake::Fake;
@@ -341,4 +341,21 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
         assert_eq!(err.contains("aborting"), aborts, "{case}: {err}");
         assert_ne!(out.contains("has returned"), aborts, "{case}: {out}");
     }
+}
+
+#[test]
+fn a_page_that_is_lent_and_can_only_be_read_is_not_lent_for_writing() {
+    let fake = Fake::new();
+    let gpu = fake.accelerator();
+    let stream = stream(&gpu);
+    let mut page = Buffer::<f32>::new(1024).expect("memory");
+    fake.make_read_only(page.addr());
+    let (source, target) = page.split_at_mut(512);
+    let copied = stream.scope(|work| {
+        let source = work.slice(&*source)?;
+        work.copy(source, target)
+    });
+    let error = copied.expect_err("the page can only be read");
+    assert_eq!(error.errno(), EACCES, "{error}");
+    assert!(error.to_string().contains("can only be read"), "{error}");
 }

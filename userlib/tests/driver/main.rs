@@ -8,14 +8,17 @@ mod sys;
 
 mod forged;
 mod formats;
+mod in_flight;
 mod lent;
 mod locks;
 mod lost;
 mod machine;
 mod moving;
 mod pages;
+mod printed;
 mod program;
 mod random;
 mod reserved;
 mod several;
+mod synced;
 mod windows;

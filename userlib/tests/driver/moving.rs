@@ -339,7 +339,19 @@ fn memory_moves_in_the_order_of_a_stream() {
         .expect("submitted");
     drop(numbers);
     wait_until(|| fake.managed().is_empty());
-    assert_eq!(moving.wait().expect("moved").moved, PAGE as u64);
+    let moved = moving.wait_timeout(Duration::MAX).expect("moved");
+    assert_eq!(moved.moved, PAGE as u64);
+}
+
+#[test]
+fn memory_of_another_context_does_not_move_in_a_stream() {
+    let ((_fake, gpu), (_other, other)) = (faulting(), faulting());
+    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
+    let numbers = other.alloc_managed::<f32>(1000).expect("memory");
+    let moving = stream.scope(|work| work.prefetch(numbers.slice(), Place::Vram));
+    let error = moving.expect_err("it is another's");
+    assert_eq!(error.errno(), EINVAL, "{error}");
+    assert!(error.to_string().contains("another context"), "{error}");
 }
 
 /// Memory that is not managed is told by the result, not by the call.

@@ -51,7 +51,9 @@ unsafe fn answer(
             info.out_kind = sys::PINMAP_KIND_PAGED;
             info.out_vendor = 0x1234;
             info.out_device = if state.foreign { 0x5678 } else { 0x7e57 };
-            info.out_flags = sys::PINMAP_INFO_COHERENT;
+            if state.synced.is_none() {
+                info.out_flags |= sys::PINMAP_INFO_COHERENT;
+            }
             if state.gone {
                 info.out_flags |= sys::PINMAP_INFO_GONE;
             }
@@ -197,6 +199,12 @@ unsafe fn answer(
             if state.broken.is_some() {
                 return Err(Errno::EIO);
             }
+        }
+        sys::PINMAP_CMD_SYNC => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_sync>(arg) };
+            let synced = state.synced.as_mut().ok_or(Errno::EINVAL)?;
+            synced.push((args.flags, args.offset, args.length));
         }
         sys::PINMAP_CMD_QUERY => {
             // SAFETY: As above.
