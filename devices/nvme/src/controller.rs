@@ -124,8 +124,8 @@ impl Controller {
     }
 
     /// Waits until the controller reports something by itself, but no longer than some time, which
-    /// can be zero. Returns `None` if that was up first. An event waits for the program, and others
-    /// of its type wait behind it.
+    /// can be zero. Returns `None` if that was up first. An event waits for the program, and all
+    /// others wait behind it.
     ///
     /// ```no_run
     /// use std::time::Duration;

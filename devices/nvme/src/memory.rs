@@ -9,8 +9,8 @@ use pinmap::{Access, Allocation, Device, Registration, Result};
 /// memory of several commands at once, and boxed (`Box<dyn Memory>`) each command of a queue has
 /// another kind.
 ///
-/// References are none: a command that is forgotten would outlive what it has borrowed. Types of
-/// others can be memory, too; that it stays what it is while a command owns it, is then up to them.
+/// A reference is not memory: a command that is forgotten would outlive what it borrows. Other
+/// crates can implement the trait; they then must keep the memory as it is.
 pub trait Memory: 'static {
     /// The device that reaches the memory.
     fn device(&self) -> &Device;

@@ -176,8 +176,9 @@ impl<M: Memory> Queue<M> {
     /// The memory comes back with the error, and nothing was begun.
     ///
     /// [`Error::Invalid`]: the blocks are not all in the namespace, or of another controller; the
-    /// memory is not whole blocks, too long, not aligned to 4 bytes, of another device, or may not
-    /// be written; [`Error::Unsupported`]: the controller lacks the command; [`Error::Full`]: as
+    /// memory is not whole blocks, too long, not aligned to
+    /// [`Identity::alignment`](crate::Identity::alignment), or with PRP to 4 bytes, of another
+    /// device, or may not be written; [`Error::Unsupported`]: the controller lacks the command; [`Error::Full`]: as
     /// many commands are in flight as have room; [`Error::Down`], [`Error::Gone`]: the controller
     /// did not come up after a reset; [`Error::TimedOut`], [`Error::Fatal`], [`Error::Status`],
     /// [`Error::Pinmap`]: the queue cannot be made anew.

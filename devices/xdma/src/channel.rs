@@ -3,7 +3,7 @@
 //!
 //! A channel executes one list of descriptors after Run was set. It is done with one when it is not
 //! busy, and its status says that it has stopped: before it has fetched a descriptor it is not busy
-//! either. In poll mode the count of descriptors, which the core writes to memory, comes first.
+//! either. After a reset of the device the control register is 0, and the status says nothing. In poll mode the count of descriptors, which the core writes to memory, comes first.
 
 use std::fmt;
 use std::mem;
@@ -24,8 +24,10 @@ use crate::transfer::{Done, Transfer};
 
 /// How often a wait looks at the registers, even if no interrupt came.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the status of a channel that stops is read until it is idle.
-const READS: usize = 1000;
+/// How long a channel may be busy still when its status says that it has stopped.
+const SETTLE: Duration = Duration::from_millis(10);
+/// How long a channel that is dropped may take to stop.
+const DROP_PATIENCE: Duration = Duration::from_secs(1);
 /// Offsets of what the core writes to memory: the count of descriptors with a bit for errors; for a
 /// descriptor of a stream, whether the packet has ended, and the length.
 const COUNT: usize = 0;
@@ -83,6 +85,7 @@ struct Held {
 struct Flight<M> {
     memory: M,
     len: usize,
+    ends: bool,
     descriptors: u32,
     /// When the channel is told to stop; then, when a wait gives up. `None`: never.
     deadline: Option<Instant>,
@@ -127,20 +130,18 @@ impl<M: Memory> Channel<M> {
         };
         let registers: ChannelBlock = shared.bar.registers(CHANNELS + start)?;
         let fetch = shared.bar.registers(FETCH + start)?;
-        registers.control().write(0);
         if registers.status().read() & status::BUSY != 0 {
             return Err(Error::Busy);
         }
+        registers.control().write(0);
         let device = &shared.device;
         let list = device.alloc(options.descriptors)?;
         let back = Buffer::new(STREAM / 2)?.register(device, Access::ReadWrite)?;
+        // Another program may have left it to interrupt.
+        registers.interrupt_mask().write(0);
+        shared.irq.channel_disable().write(1 << index);
         let interrupt = match options.polled {
-            true => {
-                let at = back.device_addr()?;
-                registers.write_back().write(at as u32);
-                registers.write_back_high().write((at >> 32) as u32);
-                None
-            }
+            true => None,
             false => Some(shared.channel_vector(index)?),
         };
         registers.status_take().read();
@@ -199,6 +200,7 @@ impl<M: Memory> Channel<M> {
             Ok(descriptors) => {
                 self.flight = Some(Flight {
                     len: transfer.part.len(),
+                    ends: transfer.ends,
                     memory: transfer.memory,
                     descriptors,
                     deadline: Instant::now().checked_add(self.options.timeout),
@@ -238,9 +240,13 @@ impl<M: Memory> Channel<M> {
             _ => options.descriptors,
         };
         held.entries.clear();
-        let (mut count, mut checked) = (0, Ok(()));
-        let mut each = |addr, len| {
+        let (mut count, mut total, mut checked) = (0, 0usize, Ok(()));
+        let mut each = |addr, len: usize| {
             count += 1;
+            total = total.saturating_add(len);
+            if len == 0 || len > options.piece {
+                total = usize::MAX;
+            }
             if count <= most {
                 held.entries.push(match info.direction {
                     Direction::H2c => Entry::new(addr, card, len),
@@ -248,7 +254,7 @@ impl<M: Memory> Channel<M> {
                 });
             }
             if transfer.at.is_some() && checked.is_ok() {
-                checked = check_alignment(info, addr, card);
+                checked = check_alignment(info, addr, card, transfer.fixed);
                 card = card.wrapping_add(if transfer.fixed { 0 } else { len as u64 });
             }
         };
@@ -256,6 +262,10 @@ impl<M: Memory> Channel<M> {
             .memory
             .pieces(transfer.part.clone(), options.piece, &mut each)?;
         checked?;
+        if total != transfer.part.len() {
+            let words = "the pieces of the memory are not the bytes of the transfer";
+            return Err(Error::Invalid(words.into()));
+        }
         if !(1..=most).contains(&count) {
             let words = format!("the transfer has {count} descriptors, and at most {most} fit");
             return Err(Error::Invalid(words));
@@ -270,6 +280,9 @@ impl<M: Memory> Channel<M> {
         self.fetch.adjacent().write(adjacent(0, count));
         let mut bits = control::RUN | control::LOG;
         if options.polled {
+            // A reset has cleared the address.
+            self.registers.write_back().write(back as u32);
+            self.registers.write_back_high().write((back >> 32) as u32);
             bits |= control::WRITE_BACK;
         }
         if transfer.fixed {
@@ -304,24 +317,24 @@ impl<M: Memory> Channel<M> {
                 return Ok(None);
             }
         }
-        let read = || self.registers.status().read();
-        let ends = |here| here != u32::MAX && here & (status::ERRORS | status::ENDS) != 0;
-        let mut here = read();
-        // A channel can be idle a moment after it has said that it stops, without an interrupt.
-        for _ in 0..READS {
-            if !ends(here) || here & status::BUSY == 0 {
-                break;
+        let stopped = flight.stopped;
+        let since = Instant::now();
+        loop {
+            let here = self.registers.status().read();
+            if here == u32::MAX {
+                return self.lose();
             }
-            here = read();
-        }
-        if here == u32::MAX {
-            return self.lose();
-        }
-        // Once Run is cleared, an idle channel does not begin any more; after a reset it says no
-        // more than that.
-        match (flight.stopped || ends(here)) && here & status::BUSY == 0 {
-            true => self.end(here).map(Some),
-            false => Ok(None),
+            if !self.has_ended(here, stopped) {
+                return Ok(None);
+            }
+            if here & status::BUSY == 0 {
+                return self.end(here).map(Some);
+            }
+            // The interrupt may have come already, and no other one does.
+            if since.elapsed() > SETTLE {
+                return Ok(None);
+            }
+            std::hint::spin_loop();
         }
     }
 
@@ -338,6 +351,7 @@ impl<M: Memory> Channel<M> {
         if let Some(flight) = self.flight.as_mut().filter(|flight| flight.stopped) {
             flight.deadline = Instant::now().checked_add(self.options.timeout);
         }
+        let mut looked = Instant::now();
         loop {
             if let Some(done) = self.poll()? {
                 return Ok(done);
@@ -346,11 +360,17 @@ impl<M: Memory> Channel<M> {
                 return Err(Failed::without(nothing()));
             };
             let now = Instant::now();
-            match flight.deadline {
-                Some(deadline) if deadline <= now && flight.stopped => {
-                    return Err(Failed::without(Error::TimedOut));
+            let is_late = flight.deadline.is_some_and(|deadline| deadline <= now);
+            // Registers of a card that is gone end the program.
+            if is_late || now - looked >= PAUSE {
+                if self.shared.is_gone() {
+                    return self.lose();
                 }
-                Some(deadline) if deadline <= now => self.stop(),
+                looked = now;
+            }
+            match flight.deadline {
+                _ if is_late && flight.stopped => return Err(Failed::without(Error::TimedOut)),
+                _ if is_late => self.stop(),
                 deadline => self.idle(deadline.map(|deadline| deadline - now))?,
             }
         }
@@ -433,7 +453,7 @@ impl<M: Memory> Channel<M> {
                     false => Err(Error::Confused),
                 }
             }
-            (_, stream, _) => Ok((flight.len, stream)),
+            (_, stream, _) => Ok((flight.len, stream && flight.ends)),
         }
     }
 
@@ -465,8 +485,16 @@ impl<M: Memory> Channel<M> {
 }
 
 impl<M> Channel<M> {
+    /// Whether a channel with this status has ended, if it is not busy either. Clearing Run leaves
+    /// the other bits of the control register, and a reset clears them.
+    fn has_ended(&self, here: u32, stopped: bool) -> bool {
+        here & (status::ERRORS | status::ENDS) != 0
+            || stopped && self.registers.control().read() & control::LOG == 0
+    }
+
     /// Tells the channel to stop after the descriptor that it executes. The transfer is done when
-    /// the channel has stopped: [`wait`](Self::wait) returns it.
+    /// the channel has stopped: [`wait`](Self::wait) returns it, with [`Error::TimedOut`] unless
+    /// it was complete.
     pub fn stop(&mut self) {
         if let Some(flight) = &mut self.flight {
             flight.stopped = true;
@@ -485,14 +513,19 @@ impl<M> Drop for Channel<M> {
     fn drop(&mut self) {
         if !self.shared.is_gone() {
             self.stop();
-            while self.flight.is_some() && self.registers.status().read() & status::BUSY != 0 {
-                let deadline = self.flight.as_ref().and_then(|flight| flight.deadline);
-                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            let since = Instant::now();
+            while self.flight.is_some() {
+                let here = self.registers.status().read();
+                if here & status::BUSY == 0 && self.has_ended(here, true) {
+                    break;
+                }
+                if since.elapsed() > DROP_PATIENCE {
                     // The card may still write: then memory and channel stay taken, until the
                     // program ends.
                     mem::forget((self.flight.take(), self.held.take()));
                     return;
                 }
+                std::thread::yield_now();
             }
             self.registers.control().write(0);
             self.registers.interrupt_mask().write(0);

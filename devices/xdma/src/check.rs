@@ -63,7 +63,7 @@ impl<M: Memory> Transfer<M> {
 }
 
 fn check_mapped(info: &ChannelInfo, at: u64, bytes: usize) -> Result<()> {
-    let bits = info.address_bits.clamp(1, 64);
+    let bits = info.address_bits;
     let last = at.checked_add(bytes as u64 - 1);
     if last.is_none_or(|last| last > u64::MAX >> (64 - bits)) {
         return invalid(format!(
@@ -79,13 +79,57 @@ fn check_mapped(info: &ChannelInfo, at: u64, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that an address of memory fits the card's address.
-pub(crate) fn check_alignment(info: &ChannelInfo, memory: u64, at: u64) -> Result<()> {
+/// Checks that an address of memory fits the card's address. If that stays the same for all bytes,
+/// both have to be aligned.
+pub(crate) fn check_alignment(info: &ChannelInfo, memory: u64, at: u64, fixed: bool) -> Result<()> {
     let unit = info.alignment;
+    if fixed && (memory | at) % unit as u64 != 0 {
+        return invalid(format!(
+            "memory at {memory:#x} and the card's fixed {at:#x} are no multiples of {unit}"
+        ));
+    }
     if (memory ^ at) % unit as u64 != 0 {
         return invalid(format!(
             "memory at {memory:#x} and the card's {at:#x} differ below {unit}, as {info} cannot"
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(alignments: u32) -> ChannelInfo {
+        ChannelInfo::of(Direction::H2c, 0, 0x1fc0_0006, alignments)
+    }
+
+    fn is_invalid(result: Result<()>, words: &str) -> bool {
+        matches!(result, Err(Error::Invalid(said)) if said.contains(words))
+    }
+
+    #[test]
+    fn bytes_and_addresses_fit_the_channel() {
+        let (any, narrow) = (info(0), info(0x0008_0420));
+        assert!(check_mapped(&any, u64::MAX - 2, 3).is_ok());
+        assert!(is_invalid(check_mapped(&any, u64::MAX, 2), "64 bits"));
+        assert!(check_mapped(&narrow, 0xffff_fffc, 4).is_ok());
+        assert!(is_invalid(check_mapped(&narrow, 0xffff_fffc, 8), "32 bits"));
+        assert!(is_invalid(check_mapped(&narrow, 0, 6), "no multiple of 4"));
+    }
+
+    #[test]
+    fn both_sides_are_aligned_alike() {
+        let info = info(0x0008_0120);
+        assert!(check_alignment(&info, 0x1003, 0x2b, false).is_ok());
+        assert!(is_invalid(
+            check_alignment(&info, 0x1003, 0x2c, false),
+            "differ below 8"
+        ));
+        assert!(is_invalid(
+            check_alignment(&info, 0x1003, 0x2b, true),
+            "no multiples of 8"
+        ));
+        assert!(check_alignment(&info, 0x1008, 0x10, true).is_ok());
+    }
 }

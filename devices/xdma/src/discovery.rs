@@ -2,7 +2,8 @@
 //! The core: found in a BAR, its channels, and who has them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pinmap::{Bar, Device, Interrupt};
 
@@ -73,7 +74,11 @@ impl ChannelInfo {
             stream: identifier & (1 << 15) != 0,
             alignment: byte(16).max(1).next_power_of_two(),
             granularity: byte(8).max(1).next_power_of_two(),
-            address_bits: byte(0) as u32,
+            // Cores that do not tell have all.
+            address_bits: match byte(0) as u32 {
+                0 => 64,
+                bits => bits.min(64),
+            },
             version: identifier as u8,
         }
     }
@@ -113,8 +118,12 @@ pub(crate) struct Shared {
     taken: Mutex<Vec<bool>>,
 }
 
+/// All cores that are open, so that no channel is driven by two.
+static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
 impl Core {
-    /// Looks for the core in the BARs of a device. Only reads registers.
+    /// Looks for the core in the BARs of a device. Only reads registers. While a core of the device
+    /// is open, it is that one.
     ///
     /// # Errors
     ///
@@ -124,6 +133,16 @@ impl Core {
     /// device is gone.
     pub fn open(device: &Device) -> Result<Self> {
         let info = device.info()?;
+        if info.gone {
+            return Err(Error::Gone);
+        }
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|shared| shared.strong_count() != 0);
+        // A context has one file, however many there are of its `Device`.
+        let same = |shared: &Arc<Shared>| shared.device.as_raw_fd() == device.as_raw_fd();
+        if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(Self { shared });
+        }
         if !info.coherent {
             let what = "no view of the CPU's caches, which this driver relies on";
             return Err(Error::Unsupported(what.into()));
@@ -141,9 +160,9 @@ impl Core {
             taken: Mutex::new(vec![false; channels.len()]),
             channels,
         };
-        Ok(Self {
-            shared: Arc::new(shared),
-        })
+        let shared = Arc::new(shared);
+        open.push(Arc::downgrade(&shared));
+        Ok(Self { shared })
     }
 
     /// The device.
@@ -157,8 +176,7 @@ impl Core {
     }
 
     /// The number of the BAR with the core's registers. The design's own registers are in BAR 0, if
-    /// these are not, and the bypass to the card's memory is in the BAR behind them, if there is
-    /// one.
+    /// these are not, and the bypass to the card's memory is in the next BAR that there is.
     pub fn bar(&self) -> usize {
         self.shared.bar.number()
     }
@@ -326,10 +344,8 @@ mod tests {
         assert_eq!(lengths, (64, 8, 64));
         assert_eq!(info.to_string(), "C2H 3");
         let info = ChannelInfo::of(Direction::H2c, 0, 0x1fc0_0001, 0);
-        assert_eq!(
-            (info.stream, info.alignment, info.granularity),
-            (false, 1, 1)
-        );
+        let lengths = (info.alignment, info.granularity, info.address_bits);
+        assert_eq!((info.stream, lengths), (false, (1, 1, 64)));
     }
 
     #[test]

@@ -12,12 +12,12 @@ const NO_PAGE: u64 = 1 << 63;
 /// A function that is called with device address and length.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(u64, usize);
 
-/// Memory that a transfer can own: registered, or allocated by the driver; in an `Arc` it is the
-/// memory of several transfers at once, and boxed (`Box<dyn Memory>`) each transfer of a channel
-/// has another kind.
+/// Memory that a transfer can own: registered, or allocated by the driver. In an `Arc` it is the
+/// memory of several transfers at once. Transfers of one channel can have memory of different kinds
+/// if it is boxed (`Box<dyn Memory>`).
 ///
-/// References are none: a transfer that is forgotten would outlive what it has borrowed. Types of
-/// others can be memory, too; they then see to it that the memory stays what it is.
+/// A reference is not memory: a transfer that is forgotten would outlive what it borrows. Other
+/// crates can implement the trait; they then must keep the memory as it is.
 pub trait Memory: 'static {
     /// The device that reaches the memory.
     fn device(&self) -> &Device;

@@ -85,7 +85,8 @@ fn run_slow(
             "the memory is lost"
         );
         if let Err(error) = done.result {
-            works(controller, &mut queue, 32)?;
+            drop(queue);
+            works(controller, &mut crate::setup::queue(controller)?, 32)?;
             return Ok(error);
         }
     }

@@ -64,7 +64,9 @@ impl<M: Memory> Queue<M> {
             let was_late = std::mem::replace(&mut slot.is_late, true);
             slot.deadline = now.checked_add(self.options.timeout);
             let abort = || self.shared.abort(self.number, id as u16, self.generation);
-            if was_late || !self.shared.is_ready()? || abort().is_err() {
+            // A controller that refuses to abort works.
+            let is_deaf = || !matches!(abort(), Ok(()) | Err(Error::Status(_)));
+            if was_late || !self.shared.is_ready()? || is_deaf() {
                 return self.reset(|slot| match slot.is_late {
                     true => Error::TimedOut,
                     false => Error::Reset,

@@ -59,12 +59,8 @@ impl Descriptor {
 /// A reason why the engine does not go on with a list.
 #[derive(Debug)]
 enum End {
-    /// The last descriptor is done.
-    Stopped,
-    /// Run was cleared.
-    Idle,
-    /// Bits of the status, some of which are not logged.
-    Error(u32),
+    /// Bits of the status, some of which are not logged; none if Run was cleared.
+    Status(u32),
     /// The device was reset, or is closed.
     Gone,
 }
@@ -94,16 +90,20 @@ impl Shared {
             drop(state);
             let end = engine.list();
             state = self.lock();
+            let End::Status(bits) = end else {
+                continue;
+            };
+            if bits & status::ERRORS != 0 && engine.is_current(&state) {
+                let channel = &mut state.channels[index];
+                channel.log(bits);
+                let word = write_back(channel);
+                drop(state);
+                self.post(word);
+                state = self.lock();
+            }
             if engine.is_current(&state) {
                 let channel = &mut state.channels[index];
-                match end {
-                    End::Stopped => _ = channel.log(status::STOPPED),
-                    End::Error(bits) => {
-                        channel.log(bits);
-                        self.write_back(channel);
-                    }
-                    End::Idle | End::Gone => {}
-                }
+                channel.log(bits);
                 channel.busy = false;
                 if !channel.runs() {
                     channel.log(status::IDLE_STOPPED);
@@ -113,15 +113,21 @@ impl Shared {
         }
     }
 
-    /// Writes the count of descriptors to the host, if the channel is to do so.
-    fn write_back(&self, channel: &Channel) {
-        if channel.control & control::POLL_WRITE_BACK != 0 {
-            let error = u32::from(channel.status & status::ERRORS != 0) << 31;
-            let word = channel.completed & 0x00ff_ffff | error;
+    /// Writes a word to the host, without a lock: the host may take its time.
+    fn post(&self, word: Option<(u64, u32)>) {
+        if let Some((address, word)) = word {
             // A write is posted: nobody tells the core what became of it.
-            let _ = self.bus.write(channel.write_back, &word.to_le_bytes());
+            let _ = self.bus.write(address, &word.to_le_bytes());
         }
     }
+}
+
+/// The count of descriptors, and where the channel is to write it.
+fn write_back(channel: &Channel) -> Option<(u64, u32)> {
+    let error = u32::from(channel.status & status::ERRORS != 0) << 31;
+    let word = channel.completed & 0x00ff_ffff | error;
+    let wanted = channel.control & control::POLL_WRITE_BACK != 0;
+    wanted.then_some((channel.write_back, word))
 }
 
 impl Engine<'_> {
@@ -202,7 +208,7 @@ impl Engine<'_> {
         let has_credit_mode = state.has_credit_mode(self.index);
         let channel = &mut state.channels[self.index];
         if !channel.runs() {
-            return Err(End::Idle);
+            return Err(End::Status(0));
         }
         let mut count = left;
         if has_credit_mode {
@@ -212,7 +218,7 @@ impl Engine<'_> {
         drop(state);
         let mut bytes = vec![0; (SIZE * u64::from(count)) as usize];
         if self.shared.bus.read(at, &mut bytes).is_err() {
-            return Err(End::Error(status::DESCRIPTOR_UNSUPPORTED));
+            return Err(End::Status(status::DESCRIPTOR_UNSUPPORTED));
         }
         let descriptors = bytes.chunks_exact(SIZE as usize).map(Descriptor::parse);
         Ok(descriptors.collect())
@@ -221,10 +227,10 @@ impl Engine<'_> {
     /// Executes a descriptor, which is `left` - 1 before the last of its block.
     fn step(&self, at: u64, left: u32, descriptor: &Descriptor) -> Result<(), End> {
         if !self.wait_until(|_| true)?.channels[self.index].runs() {
-            return Err(End::Idle);
+            return Err(End::Status(0));
         }
         if descriptor.magic != MAGIC {
-            return Err(End::Error(status::MAGIC_STOPPED));
+            return Err(End::Status(status::MAGIC_STOPPED));
         }
         let is_right =
             left == 1 || descriptor.next == at + SIZE && descriptor.next_adjacent == left - 2;
@@ -246,16 +252,20 @@ impl Engine<'_> {
         let mut state = self.wait_until(|_| true)?;
         let channel = &mut state.channels[self.index];
         if errors & channel.control != 0 {
-            return Err(End::Error(errors));
+            return Err(End::Status(errors));
         }
         channel.completed = channel.completed.wrapping_add(1);
         channel.count(descriptor.bytes, descriptor.is_last());
         if descriptor.control & COMPLETED != 0 {
-            self.shared.write_back(channel);
-            channel.log(status::COMPLETED);
+            let word = write_back(channel);
+            drop(state);
+            self.shared.post(word);
+            state = self.wait_until(|_| true)?;
+            state.channels[self.index].log(status::COMPLETED);
         }
         if descriptor.is_last() {
-            return Err(End::Stopped);
+            // The interrupt comes when the engine is idle.
+            return Err(End::Status(status::STOPPED));
         }
         state.interrupt(&*self.shared.bus);
         Ok(())
