@@ -178,10 +178,10 @@ impl<M: Memory> Queue<M> {
     /// [`Error::Invalid`]: the blocks are not all in the namespace, or of another controller; the
     /// memory is not whole blocks, too long, not aligned to
     /// [`Identity::alignment`](crate::Identity::alignment), or with PRP to 4 bytes, of another
-    /// device, or may not be written; [`Error::Unsupported`]: the controller lacks the command; [`Error::Full`]: as
-    /// many commands are in flight as have room; [`Error::Down`], [`Error::Gone`]: the controller
-    /// did not come up after a reset; [`Error::TimedOut`], [`Error::Fatal`], [`Error::Status`],
-    /// [`Error::Pinmap`]: the queue cannot be made anew.
+    /// device, or may not be written; [`Error::Unsupported`]: the controller lacks the command;
+    /// [`Error::Full`]: as many commands are in flight as have room; [`Error::Down`],
+    /// [`Error::Gone`]: the controller did not come up after a reset; [`Error::TimedOut`],
+    /// [`Error::Fatal`], [`Error::Status`], [`Error::Pinmap`]: the queue cannot be made anew.
     pub fn submit(&mut self, command: Command<'_, M>) -> Result<u64, Failed<M>> {
         let number = self.push(command)?;
         self.held().pair.tell();

@@ -3,7 +3,8 @@
 //!
 //! A channel executes one list of descriptors after Run was set. It is done with one when it is not
 //! busy, and its status says that it has stopped: before it has fetched a descriptor it is not busy
-//! either. After a reset of the device the control register is 0, and the status says nothing. In poll mode the count of descriptors, which the core writes to memory, comes first.
+//! either. After a reset of the device the control register is 0, and the status says nothing. In
+//! poll mode the count of descriptors, which the core writes to memory, comes first.
 
 use std::fmt;
 use std::mem;
