@@ -40,7 +40,8 @@ const TESTS: &[Test] = tests! {
         guide_drives_the_core;
     streams:
         packets_have_ends
-        futures_are_awaited;
+        futures_are_awaited
+        event_loop_polls_the_interrupts_files;
     faults:
         bad_input_is_refused
         other_cores_are_refused

@@ -2,11 +2,13 @@
 //! Streams: what is sent to the card comes back.
 
 use std::future::Future;
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use pinmap_xdma::{ChannelOptions, Transfer};
 
 use crate::harness::Outcome;
@@ -96,5 +98,38 @@ pub(crate) fn futures_are_awaited() -> Outcome {
     let mut to = _to;
     to.run(Transfer::new(memory(core.device(), &[1; 64])?).part(0..64))?;
     assert_eq!(from.wait()?.len, 64);
+    Ok(())
+}
+
+pub(crate) fn event_loop_polls_the_interrupts_files() -> Outcome {
+    let core = streams()?;
+    let (mut to, mut from) = pair(&core, ChannelOptions::new())?;
+    for round in 0..20 {
+        let bytes = pattern(round, 2000);
+        from.start(Transfer::new(memory(core.device(), &[0; 4096])?))?;
+        to.start(Transfer::new(memory(core.device(), &bytes)?).part(0..bytes.len()))?;
+        while to.in_flight() || from.in_flight() {
+            let mut files = Vec::new();
+            for channel in [&to, &from] {
+                let interrupt = channel.interrupt().ok_or("the channel is not polled")?;
+                files.push(PollFd::new(interrupt.as_fd(), PollFlags::POLLIN));
+            }
+            // An interrupt that is lost is waited for in vain.
+            assert!(poll(&mut files, PollTimeout::from(60_000_u16))? > 0);
+            let readable: Vec<_> = files.iter().map(PollFd::any).collect();
+            for (channel, readable) in [&mut to, &mut from].into_iter().zip(readable) {
+                if readable != Some(true) {
+                    continue;
+                }
+                let interrupt = channel.interrupt().ok_or("the channel is not polled")?;
+                assert!(interrupt.try_wait()?.is_some(), "it was readable");
+                if channel.in_flight() {
+                    if let Some(done) = channel.poll()? {
+                        assert!(content(&done.memory, 2000)? == bytes);
+                    }
+                }
+            }
+        }
+    }
     Ok(())
 }
