@@ -129,3 +129,11 @@ fn run(tests: &[Test], name: &str) -> ExitCode {
         },
     }
 }
+
+/// Makes tests of functions, which give them their names.
+macro_rules! tests {
+    ($($module:ident: $($name:ident)*;)*) => {
+        &[$($($crate::harness::Test { name: stringify!($name), run: $crate::$module::$name },)*)*]
+    };
+}
+pub(crate) use tests;

@@ -51,15 +51,8 @@ mod windows;
 
 use std::process::ExitCode;
 
-use harness::Test;
+use harness::{tests, Test};
 use pinmap_samples::{edu, pins};
-
-/// Makes tests of functions, which give them their names.
-macro_rules! tests {
-    ($($module:ident: $($name:ident)*;)*) => {
-        &[$($(Test { name: stringify!($name), run: $module::$name },)*)*]
-    };
-}
 
 /// All tests, in this order.
 const TESTS: &[Test] = tests! {

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use pinmap::{Access, Buffer, Registration};
 use pinmap_nvme::{Command, Error, Memory, Queue, QueueOptions};
 
+use crate::drivers::{content, memory, pattern};
 use crate::harness::{skip, Outcome};
-use crate::setup::{
-    content, controller, device, error, memory, on_disk, pattern, queue, returned, NAMESPACES,
-};
+use crate::setup::{controller, device, error, on_disk, queue, returned, NAMESPACES};
 
 pub(crate) fn controller_is_identified() -> Outcome {
     let controller = controller()?;

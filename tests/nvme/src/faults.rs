@@ -3,8 +3,6 @@
 //! the controller's registers behind the back of the crate.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -12,11 +10,10 @@ use std::time::Duration;
 use pinmap::{Bar, Registration};
 use pinmap_nvme::{Controller, Error, Queue, QueueOptions};
 
+use crate::drivers::{content, killed, memory, pattern};
 use crate::harness::Outcome;
-use crate::referee::bind;
-use crate::setup::{
-    content, controller, error, memory, on_disk, pattern, queue, returned, NAMESPACES, SLOW,
-};
+use crate::kernel::bind;
+use crate::setup::{controller, error, on_disk, queue, returned, NAMESPACES, SLOW};
 
 /// Offsets of registers.
 const CONFIGURATION: usize = 0x14;
@@ -338,16 +335,7 @@ pub(crate) fn killed_program_leaves_a_controller_that_comes_up() -> Outcome {
     drop(controller()?);
     let test = "killed_program_leaves_a_controller_that_comes_up";
     for _ in 0..3 {
-        let mut victim = Command::new(std::env::current_exe()?)
-            .args(["--run", test])
-            .env(VICTIM, "1")
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = victim.stdout.take().ok_or("no output")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        victim.kill()?;
-        victim.wait()?;
+        let line = killed(test, VICTIM)?;
         assert_eq!(line, "200 commands\n");
         let controller = controller()?;
         works(&controller, &mut queue(&controller)?, 16)?;

@@ -6,11 +6,13 @@
 #![deny(unsafe_code)]
 
 mod commands;
+mod drivers;
 mod faults;
 // The harness has a check of AddressSanitizer, without which this program is built.
 #[allow(dead_code, unsafe_code)]
 #[path = "../../crate/src/harness.rs"]
 mod harness;
+mod kernel;
 mod plug;
 mod program;
 mod queues;
@@ -21,14 +23,7 @@ mod setup;
 
 use std::process::ExitCode;
 
-use harness::Test;
-
-/// Makes tests of functions, which give them their names.
-macro_rules! tests {
-    ($($module:ident: $($name:ident)*;)*) => {
-        &[$($(Test { name: stringify!($name), run: $module::$name },)*)*]
-    };
-}
+use harness::{tests, Test};
 
 /// All tests, in this order.
 const TESTS: &[Test] = tests! {

@@ -12,10 +12,11 @@ use std::time::Duration;
 use pinmap::{Device, Registration};
 use pinmap_nvme::{Controller, Error, Queue, QueueOptions};
 
+use crate::drivers::memory;
 use crate::faults::works;
 use crate::harness::Outcome;
-use crate::referee::{bind, FUNCTIONS};
-use crate::setup::{device, error, memory, monitor, queue};
+use crate::kernel::{bind, FUNCTIONS};
+use crate::setup::{device, error, monitor, queue};
 
 /// Waits until something is there.
 fn wait_for<T>(what: &str, there: impl Fn() -> Option<T>) -> Result<T, Box<dyn StdError>> {

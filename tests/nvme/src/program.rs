@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::process::{Command, Output};
 
+use crate::drivers::pattern;
 use crate::harness::Outcome;
-use crate::setup::{device, on_disk, pattern};
+use crate::setup::{device, on_disk};
 
 /// Runs the command, with a file as its input.
 fn run(arguments: &str, input: &str) -> std::io::Result<Output> {

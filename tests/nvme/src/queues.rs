@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues: how they wait, how many there are, and what becomes of commands that are dropped.
 
-use std::future::Future;
 use std::os::fd::AsFd;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use pinmap::Registration;
 use pinmap_nvme::{Error, QueueOptions};
 
+use crate::drivers::{block_on, content, memory, pattern};
 use crate::harness::Outcome;
-use crate::setup::{
-    content, controller, error, memory, on_disk, pattern, queue, returned, NAMESPACES,
-};
+use crate::setup::{controller, error, on_disk, queue, returned, NAMESPACES};
 
 pub(crate) fn waits_poll_or_sleep() -> Outcome {
     let controller = controller()?;
@@ -60,6 +54,8 @@ pub(crate) fn full_queue_refuses() -> Outcome {
             let mut numbers = Vec::new();
             while queue.in_flight() != 0 {
                 let done = queue.wait()?;
+                // What is done and not taken has no room yet.
+                assert_eq!(queue.room() + queue.in_flight(), depth.into());
                 done.result?;
                 assert!(done.memory.is_some());
                 numbers.push(done.number);
@@ -70,26 +66,6 @@ pub(crate) fn full_queue_refuses() -> Outcome {
         }
     }
     Ok(())
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future in this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 pub(crate) fn futures_are_awaited() -> Outcome {

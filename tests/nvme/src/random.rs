@@ -111,7 +111,7 @@ impl Model {
                     }
                     8..11 => {
                         let seed = self.random.next();
-                        let new = crate::setup::pattern(seed, bytes.len());
+                        let new = crate::drivers::pattern(seed, bytes.len());
                         memory.write_at(at, &new)?;
                         self.content[bytes].copy_from_slice(&new);
                         namespace.write(blocks.start, memory).part(part)

@@ -2,15 +2,15 @@
 //! Comparisons with others that know the contents of the disk: its file on the host, and the
 //! kernel's own driver.
 
-use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
+use crate::drivers::{content, memory, pattern};
 use crate::harness::{skip, Outcome};
-use crate::setup::{content, controller, memory, on_disk, pattern, queue, returned};
+use crate::kernel::{bind, block_device};
+use crate::setup::{controller, on_disk, queue, returned};
 
 pub(crate) fn file_has_what_was_written() -> Outcome {
     let controller = controller()?;
@@ -27,36 +27,6 @@ pub(crate) fn file_has_what_was_written() -> Outcome {
         }
     }
     Ok(())
-}
-
-const DRIVERS: &str = "/sys/bus/pci/drivers";
-pub(crate) const FUNCTIONS: &str = "/sys/bus/pci/devices";
-
-/// Gives a function to a driver, and takes it from the one that has it.
-pub(crate) fn bind(function: &str, driver: &str) -> Result<(), Box<dyn Error>> {
-    let path = Path::new(FUNCTIONS).join(function);
-    if path.join("driver").exists() {
-        fs::write(path.join("driver/unbind"), function)?;
-    }
-    fs::write(path.join("driver_override"), driver)?;
-    fs::write(Path::new(DRIVERS).join(driver).join("bind"), function)?;
-    Ok(())
-}
-
-/// Waits for the block device of namespace 1, which the kernel may have found as the last one.
-fn block_device() -> Result<PathBuf, Box<dyn Error>> {
-    for _ in 0..6000 {
-        for disk in fs::read_dir("/sys/block")? {
-            let disk = disk?;
-            let node = Path::new("/dev").join(disk.file_name());
-            let number = fs::read_to_string(disk.path().join("nsid"));
-            if number.is_ok_and(|number| number.trim() == "1") && node.exists() {
-                return Ok(node);
-            }
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err("the kernel's driver has no block device".into())
 }
 
 pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome {

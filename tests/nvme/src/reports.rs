@@ -6,10 +6,9 @@ use std::time::Duration;
 use pinmap::Registration;
 use pinmap_nvme::{Command, Error, Namespace};
 
+use crate::drivers::{content, memory, pattern};
 use crate::harness::Outcome;
-use crate::setup::{
-    content, controller, memory, monitor, on_disk, pattern, queue, returned, FAILING,
-};
+use crate::setup::{controller, monitor, on_disk, queue, returned, FAILING};
 
 /// How long the tests wait for what comes at once.
 const SOON: Duration = Duration::from_secs(60);

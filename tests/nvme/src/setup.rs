@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use pinmap::{Access, Buffer, Device, ErrorKind, Registration};
+use pinmap::{Device, ErrorKind, Registration};
 use pinmap_nvme::{Controller, Failed, Queue, QueueOptions};
 
 use crate::harness::{skip, Outcome};
@@ -36,30 +36,6 @@ pub(crate) fn controller() -> Result<Controller, Box<dyn Error>> {
 /// A queue with memory of the usual kind.
 pub(crate) fn queue(controller: &Controller) -> pinmap_nvme::Result<Queue<Registration>> {
     controller.queue(QueueOptions::new())
-}
-
-/// Makes content that differs from any other.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let byte = |i: usize| {
-        (i as u64 ^ (seed << 32))
-            .wrapping_add(1)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(8) as u8
-    };
-    (0..len).map(byte).collect()
-}
-
-/// Registered memory with some content, and zeroes up to the end of its last page.
-pub(crate) fn memory(device: &Device, content: &[u8]) -> Result<Registration, Box<dyn Error>> {
-    let buffer = Buffer::from_slice(content)?;
-    Ok(buffer.register(device, Access::ReadWrite)?)
-}
-
-/// The first bytes of registered memory.
-pub(crate) fn content(memory: &Registration, len: usize) -> pinmap::Result<Vec<u8>> {
-    let mut content = vec![0; len];
-    memory.read_at(0, &mut content)?;
-    Ok(content)
 }
 
 /// The bytes of a namespace from `offset` on, as the host has them.

@@ -4,11 +4,9 @@
 use std::error::Error as StdError;
 use std::fs;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 use std::pin::pin;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -18,10 +16,10 @@ use pinmap_xdma::{
     Channel, ChannelOptions, Core, Direction, Done, Error, Failed, Memory, Transfer,
 };
 
+use crate::drivers::{block_on, content, killed, memory, pattern};
 use crate::harness::Outcome;
-use crate::setup::{content, design, error, mapped, memory, pair, pattern, streams};
+use crate::setup::{design, error, mapped, pair, streams};
 use crate::setup::{HOLD, MEMORY, SLAVE_ERROR};
-use crate::streams::block_on;
 
 /// Shows that the channels work.
 fn works(core: &Core) -> Outcome {
@@ -318,16 +316,7 @@ pub(crate) fn killed_program_leaves_a_card_that_works() -> Outcome {
     }
     drop(mapped()?);
     for _ in 0..3 {
-        let mut victim = Command::new(std::env::current_exe()?)
-            .args(["--run", "killed_program_leaves_a_card_that_works"])
-            .env(VICTIM, "1")
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = victim.stdout.take().ok_or("no output")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        victim.kill()?;
-        victim.wait()?;
+        let line = killed("killed_program_leaves_a_card_that_works", VICTIM)?;
         assert_eq!(line, "transfers\n");
         works(&mapped()?)?;
     }

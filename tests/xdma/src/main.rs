@@ -5,6 +5,8 @@
 //! usage: `xdma --list` and `xdma --run NAME`; `tests/runner` calls both.
 #![deny(unsafe_code)]
 
+#[path = "../../nvme/src/drivers.rs"]
+mod drivers;
 mod faults;
 // The harness has a check of AddressSanitizer, without which this program is built.
 #[allow(dead_code, unsafe_code)]
@@ -17,19 +19,13 @@ mod streams;
 
 use std::process::ExitCode;
 
-use harness::Test;
-
-/// Makes tests of functions, which give them their names.
-macro_rules! tests {
-    ($($module:ident: $($name:ident)*;)*) => {
-        &[$($(Test { name: stringify!($name), run: $module::$name },)*)*]
-    };
-}
+use harness::{tests, Test};
 
 /// All tests, in this order. The last one looks at what the cards say of all others.
 const TESTS: &[Test] = tests! {
     memory:
         core_is_found
+        core_opened_twice_is_one
         bytes_go_there_and_back
         memory_of_all_kinds
         long_lists_of_descriptors

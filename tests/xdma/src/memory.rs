@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pinmap::{Access, ErrorKind};
-use pinmap_xdma::{Channel, ChannelOptions, Direction, Error, Memory, Transfer};
+use pinmap_xdma::{Channel, ChannelOptions, Core, Direction, Error, Memory, Transfer};
 
+use crate::drivers::{content, memory, pattern};
 use crate::harness::Outcome;
-use crate::setup::{content, design, mapped, memory, pair, pattern, streams};
+use crate::setup::{design, mapped, pair, streams};
 use crate::setup::{INTERRUPTS, MEMORY, SCRATCH};
 
 pub(crate) fn core_is_found() -> Outcome {
@@ -24,6 +25,17 @@ pub(crate) fn core_is_found() -> Outcome {
         );
     }
     assert!(streams()?.channels().iter().all(|channel| channel.stream));
+    Ok(())
+}
+
+pub(crate) fn core_opened_twice_is_one() -> Outcome {
+    let core = mapped()?;
+    let again = Core::open(core.device())?;
+    let held = pair(&core, ChannelOptions::new().polled())?;
+    let taken = pair(&again, ChannelOptions::new().polled());
+    assert!(matches!(taken, Err(Error::Busy)));
+    drop((core, held));
+    pair(&again, ChannelOptions::new().polled())?;
     Ok(())
 }
 

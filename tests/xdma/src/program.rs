@@ -4,8 +4,9 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
+use crate::drivers::pattern;
 use crate::harness::Outcome;
-use crate::setup::{mapped, pattern, streams};
+use crate::setup::{mapped, streams};
 
 fn run(arguments: &str) -> std::io::Result<Output> {
     let arguments = arguments.split_whitespace();

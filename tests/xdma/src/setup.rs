@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use pinmap::{Access, Bar, Buffer, Device, Registration};
+use pinmap::{Bar, Device, Registration};
 use pinmap_xdma::{Channel, ChannelOptions, Core, Direction, Failed};
 
 use crate::harness::{skip, Outcome};
@@ -72,30 +72,6 @@ pub(crate) fn pair(
         core.channel(Direction::H2c, 0, options)?,
         core.channel(Direction::C2h, 0, options)?,
     ))
-}
-
-/// Makes content that differs from any other.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let byte = |i: usize| {
-        (i as u64 ^ (seed << 32))
-            .wrapping_add(1)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(8) as u8
-    };
-    (0..len).map(byte).collect()
-}
-
-/// Registered memory with some content.
-pub(crate) fn memory(device: &Device, content: &[u8]) -> Result<Registration, Box<dyn Error>> {
-    let buffer = Buffer::from_slice(content)?;
-    Ok(buffer.register(device, Access::ReadWrite)?)
-}
-
-/// The first bytes of registered memory.
-pub(crate) fn content(memory: &Registration, len: usize) -> pinmap::Result<Vec<u8>> {
-    let mut content = vec![0; len];
-    memory.read_at(0, &mut content)?;
-    Ok(content)
 }
 
 /// The error of a transfer that has failed, with its memory.

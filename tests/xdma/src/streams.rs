@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: what is sent to the card comes back.
 
-use std::future::Future;
 use std::os::fd::AsFd;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use pinmap_xdma::{ChannelOptions, Transfer};
 
+use crate::drivers::{block_on, content, memory, pattern};
 use crate::harness::Outcome;
-use crate::setup::{content, error, memory, pair, pattern, streams};
+use crate::setup::{error, pair, streams};
 
 pub(crate) fn packets_have_ends() -> Outcome {
     let core = streams()?;
@@ -42,33 +38,17 @@ pub(crate) fn packets_have_ends() -> Outcome {
         // A packet in two transfers, of which the first has no end.
         let bytes = pattern(6, 1000);
         let lent = memory(core.device(), &bytes)?;
-        let lent = to.run(Transfer::new(lent).part(0..640).more())?.memory;
-        to.run(Transfer::new(lent).part(640..1000))?;
+        let done = to.run(Transfer::new(lent).part(0..640).more())?;
+        assert!(!done.end_of_packet);
+        assert!(
+            to.run(Transfer::new(done.memory).part(640..1000))?
+                .end_of_packet
+        );
         let done = from.run(Transfer::new(answer))?;
         assert_eq!((done.len, done.end_of_packet), (1000, true));
         assert!(content(&done.memory, 1000)? == bytes);
     }
     Ok(())
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future in this thread.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 pub(crate) fn futures_are_awaited() -> Outcome {

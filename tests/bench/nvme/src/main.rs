@@ -10,6 +10,8 @@
 //! `polled` a ring that polls (`IORING_SETUP_IOPOLL`) on a polled queue of the driver.
 
 mod disk;
+#[path = "../../../nvme/src/kernel.rs"]
+mod kernel;
 mod systems;
 
 use std::collections::BTreeMap;
@@ -44,11 +46,10 @@ type Samples = BTreeMap<Case, [Vec<u64>; 2]>;
 
 fn main() -> ExitCode {
     let argument = std::env::args().nth(1);
-    let result = match argument.as_deref() {
-        Some("--count") => count(),
-        Some(rounds) if rounds.parse::<usize>().is_ok_and(|rounds| rounds > 0) => {
-            time(rounds.parse().unwrap_or(1))
-        }
+    let rounds = argument.as_deref().map(str::parse);
+    let result = match (argument.as_deref(), rounds) {
+        (Some("--count"), _) => count(),
+        (_, Some(Ok(rounds @ 1..))) => time(rounds),
         _ => Err("usage: bench-nvme ROUNDS | bench-nvme --count".into()),
     };
     match result {
@@ -81,7 +82,7 @@ fn print(samples: &Samples, unit: &str) {
 
 /// Has each system measure in each round.
 fn each_round(rounds: usize, mut measure: impl FnMut(usize, &Owner) -> Result<()>) -> Result<()> {
-    let mut disk = disk::Disk::find()?;
+    let disk = disk::Disk::find()?;
     for _ in 0..rounds {
         for system in 0..2 {
             let owner = disk.give(system == 0)?;
