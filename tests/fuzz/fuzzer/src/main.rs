@@ -31,19 +31,27 @@ use libafl_bolts::{HasLen, Named};
 use play::{Outcome, Player, Program};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write as _;
+use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Pairs of instructions that can be told apart.
 const MAP: usize = 1 << 16;
+/// Bytes that the driver's code has at most, with what the compiler adds for KASAN and KCOV.
+const MOST_CODE: usize = 32 << 20;
+/// Calls that take long.
+const DEAR: [&str; 5] = ["bind", "unbind", "reset", "module", "swap"];
+/// Of so many changed programs with such a call, one is played.
+const DEAR_ONES: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 /// The programs that are written down with a find: a leak is seen only each sixteenth program.
 const RECENT: usize = 18;
 
@@ -89,9 +97,12 @@ struct Playing {
     player: Player,
     observers: (Map, ()),
     recent: VecDeque<String>,
-    reached: BTreeSet<u64>,
+    /// Whether an instruction was reached, by its distance from the beginning of the code.
+    reached: Vec<bool>,
     /// Where the driver's code is, and how long.
     texts: Texts,
+    /// The program that is played. The machine may end before it has.
+    current: fs::File,
     out: PathBuf,
 }
 
@@ -125,11 +136,7 @@ impl<EM: UsesState<State = State>, Z: UsesState<State = State>> Executor<EM, Z> 
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
-        // A program that ends the machine is in this file.
-        fs::write(
-            self.out.join("current"),
-            &self.recent[self.recent.len() - 1],
-        )?;
+        self.write_current()?;
         let outcome = self.player.play(&input.0, false)?;
         if input
             .0
@@ -147,7 +154,9 @@ impl<EM: UsesState<State = State>, Z: UsesState<State = State>> Executor<EM, Z> 
                 let count = &mut map[pair as usize % MAP];
                 *count = count.saturating_add(1);
                 before = at >> 1;
-                self.reached.insert(at);
+                if let Some(is) = self.reached.get_mut(at as usize) {
+                    *is = true;
+                }
             }
         });
         for count in map {
@@ -184,6 +193,17 @@ fn class(count: u8) -> u8 {
 }
 
 impl Playing {
+    /// Writes down the program that is about to be played. As one write: each takes a while from a
+    /// virtual machine.
+    fn write_current(&mut self) -> std::io::Result<()> {
+        let before = self.recent.len().checked_sub(2).map(|at| self.recent[at].len());
+        let mut text = self.recent[self.recent.len() - 1].clone();
+        // Lines of the last one that reach further are erased.
+        let rest = before.unwrap_or(0).saturating_sub(text.len());
+        text.extend(std::iter::repeat_n('\n', rest));
+        self.current.write_all_at(text.as_bytes(), 0)
+    }
+
     fn write_find(&self, program: &Program, what: &str) -> std::io::Result<()> {
         println!("{what}\n{program}");
         let mut text = format!("// {what}\n{program}");
@@ -222,6 +242,11 @@ impl Mutator<Calls, State> for Changes {
             rand: state.rand_mut(),
         };
         changer.change(&mut input.0, other.as_ref().map(|other| &other.0));
+        // One of these takes as long as several others.
+        let is_dear = input.0.steps.iter().any(|step| DEAR.contains(&step.what().name));
+        if is_dear && state.rand_mut().below(DEAR_ONES) != 0 {
+            return Ok(MutationResult::Skipped);
+        }
         Ok(MutationResult::Mutated)
     }
 }
@@ -305,8 +330,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
         player,
         observers: tuple_list!(map),
         recent: VecDeque::new(),
-        reached: BTreeSet::new(),
+        reached: vec![false; MOST_CODE],
         texts: Texts::default(),
+        current: fs::File::create(options.out.join("current"))?,
         out: options.out.clone(),
     };
     playing.texts.look();
@@ -318,11 +344,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
         .open(options.out.join("progress.csv"))?;
     let mut report = |state: &State, playing: &Playing| -> std::io::Result<()> {
         let (seconds, programs) = (begun.elapsed().as_secs(), *state.executions());
-        let (kept, reached) = (state.corpus().count(), playing.reached.len());
-        writeln!(progress, "{seconds},{programs},{kept},{reached}")?;
-        println!("# {seconds} s: {programs} programs, {kept} kept, {reached} instructions reached");
+        let reached = || (0..MOST_CODE).filter(|at| playing.reached[*at]);
+        let (kept, number) = (state.corpus().count(), reached().count());
+        writeln!(progress, "{seconds},{programs},{kept},{number}")?;
+        println!("# {seconds} s: {programs} programs, {kept} kept, {number} instructions reached");
         let mut lines = String::new();
-        for at in &playing.reached {
+        for at in reached() {
             let _ = writeln!(lines, "{at:#x}");
         }
         fs::write(playing.out.join("reached"), lines)
@@ -347,7 +374,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     }
     let mut stages = tuple_list!(StdMutationalStage::with_max_iterations(
         Changes,
-        const { std::num::NonZeroUsize::new(32).unwrap() }
+        const { NonZeroUsize::new(32).unwrap() }
     ));
     let (mut kept, mut found) = (0, false);
     while begun.elapsed() < Duration::from_secs(options.seconds) && !found {

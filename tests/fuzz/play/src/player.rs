@@ -410,7 +410,7 @@ impl<'a> Server<'a> {
     fn end(&self, cast: &mut Cast<'_>) -> bool {
         for actor in 0..ACTORS {
             // A thread that is in a call is ended with its process.
-            let _ = cast.wait(Duration::from_millis(60), |cast| cast.is_idle(actor));
+            let _ = cast.wait(Duration::from_millis(20), |cast| cast.is_idle(actor));
             sys::advance(&self.shared.post[actor], STOP);
         }
         let begun = Instant::now();
@@ -418,7 +418,7 @@ impl<'a> Server<'a> {
             if begun.elapsed() > END {
                 return false;
             }
-            if begun.elapsed() > Duration::from_millis(50) {
+            if begun.elapsed() > Duration::from_millis(20) {
                 cast.kill(0);
                 cast.kill(1);
                 // Knobs that hold an answer back would hold the end back, too.

@@ -3,6 +3,7 @@
 #include "managed.h"
 
 #include "edu.h"
+#include "iommu.h"
 #include "memory.h"
 
 #include <string.h>
@@ -173,4 +174,17 @@ void check_works(void)
 	CHECK(bytes_are(memory, 4 * PAGE, 0x51));
 	queue_unmap(&queue);
 	close(fd);
+}
+
+size_t bus_reach(bool all)
+{
+	const struct iommu_table *table = iommu_read(need_gpu());
+	size_t bytes = 0;
+
+	if (!table)
+		SKIP("the IOMMU's driver does not show its page table");
+	for (size_t i = 0; i < table->count; i++)
+		if (all || table->entries[i].writable)
+			bytes += table->entries[i].size;
+	return bytes;
 }

@@ -64,4 +64,10 @@ unsigned int contexts(void);
 /* Asserts that a new context can use the device. */
 void check_works(void);
 
+/*
+ * Returns the bytes that the IOMMU lets the test GPU write, or with @all reach. Skips the test
+ * where the IOMMU's driver does not show its page table.
+ */
+size_t bus_reach(bool all);
+
 #endif

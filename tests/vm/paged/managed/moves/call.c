@@ -78,6 +78,29 @@ TEST_EACH(moved_home_by_call, page_sizes)
 	CHECK_EQ(vram_free(fd), before);
 }
 
+/*
+ * Memory that came home is used where it is from then on, and when it is freed, in one piece of
+ * several blocks, the IOMMU leads to none of it any more.
+ */
+TEST(moved_home_used_and_freed)
+{
+	char *memory = small_blocks(2);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	size_t before = bus_reach(true);
+
+	manage_all_host(fd);
+	memset(memory, 0x54, 2 * HUGE);
+	MOVE_THERE(fd, memory, 2 * HUGE);
+	MOVE_HOME(fd, memory, 2 * HUGE);
+	CHECK_EQ(bus_reach(true), before);
+	fill(&queue, memory, 2 * HUGE, 0x55);
+	CHECK(bytes_are(memory, 2 * HUGE, 0x55));
+	CHECK_EQ(bus_reach(true), before + 2 * HUGE);
+	munmap(memory, 2 * HUGE);
+	CHECK_EQ(bus_reach(true), before);
+}
+
 static const struct {
 	const char *name;
 	bool huge, whole;

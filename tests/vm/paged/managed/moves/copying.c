@@ -8,7 +8,6 @@
 
 #include "edu.h"
 #include "file.h"
-#include "iommu.h"
 #include "memory.h"
 #include "pci.h"
 #include "process.h"
@@ -328,27 +327,13 @@ TEST_EACH(moved_killed, failures, .seconds = 120)
 	check_works();
 }
 
-/* Returns the bytes that the IOMMU lets the test GPU write, or with @all reach. */
-static size_t reachable(bool all)
-{
-	const struct iommu_table *table = iommu_read(need_gpu());
-	size_t bytes = 0;
-
-	if (!table)
-		SKIP("the IOMMU's driver does not show its page table");
-	for (size_t i = 0; i < table->count; i++)
-		if (all || table->entries[i].writable)
-			bytes += table->entries[i].size;
-	return bytes;
-}
-
 /* While pages are copied to VRAM, the device may read them, and not write them. */
 TEST(moved_pages_are_only_read)
 {
 	enum { SOME = 24 * PAGE };
 	char *memory = block_of(true);
 	int fd = open_gpu();
-	size_t before = reachable(true), writable = reachable(false), during, written;
+	size_t before = bus_reach(true), writable = bus_reach(false), during, written;
 	struct call *call;
 	bool in_time;
 
@@ -360,8 +345,8 @@ TEST(moved_pages_are_only_read)
 		gpu_set_register(GPU_STUCK, 1 << GPU_PAGING_ENGINE);
 		call = begin_call(fd, 0, memory, SOME);
 		await_copies(gpu_register(GPU_PAGING_DONE), 0);
-		during = reachable(true);
-		written = reachable(false);
+		during = bus_reach(true);
+		written = bus_reach(false);
 		in_time = gpu_register(GPU_STUCK) != 0;
 		gpu_set_register(GPU_STUCK, 0);
 		end_call(call);
