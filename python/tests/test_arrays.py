@@ -165,10 +165,12 @@ def test_structured_types(gpu, stream, dtype):
         assert memory.shape == (5,) and memory.numpy().dtype == dtype
 
 
-def test_types_that_mean_nothing_to_a_device(gpu):
+def test_types_that_mean_nothing_to_a_device(gpu, stream):
     for dtype in ("object", "V0", np.dtype("M8[s]")):
         with pytest.raises(pinmap.InvalidInput, match="there is no type of elements"):
             gpu.alloc(4, dtype)
     objects = np.array([{}, {}], dtype="object")
     with gpu.register(objects, round_outwards=True) as memory:
         assert memory.dtype == "uint8"
+    with pytest.raises(pinmap.InvalidInput, match="of 8 bytes, are none that are known"):
+        stream.fill(objects, 0)

@@ -7,6 +7,7 @@ import pathlib
 
 import pinmap
 import pytest
+from conftest import whole_pages
 
 
 def test_list_names_all_devices():
@@ -23,6 +24,24 @@ def test_open_by_path_by_address_and_the_first(gpu):
             assert device.info().pci == node.pci and device.path == node.path
     with pinmap.open() as device:
         assert device.path == pinmap.list()[0].path
+
+
+def test_objects_say_what_they_are(gpu, edu, stream):
+    with gpu.alloc(1024) as memory, gpu.register(whole_pages(1024)) as registered:
+        buffer, mapping = pinmap.empty((2, 3)), registered.map()
+        words = {
+            "<pinmap.Bar 0 of 0x100000 bytes>": edu.registers,
+            "<pinmap.Interrupt 0>": edu.interrupt,
+            f"<pinmap.Stream {stream.id} of {gpu.path}>": stream,
+            "<pinmap.Event>": stream.record(),
+            "<pinmap.Completion>": stream.completion(),
+            f"<pinmap.Mapping at {mapping.device_addr:#x}>": mapping,
+            f"<pinmap.Buffer [2, 3] float32 at {buffer.addr:#x}>": buffer,
+        }
+        assert [repr(thing) for thing in words.values()] == list(words)
+        assert (buffer.shape, buffer.dtype, len(buffer)) == ((2, 3), "float32", 2)
+        assert memory.device is gpu and stream.device is gpu
+        mapping.unmap()
 
 
 def test_a_device_that_is_not_there():

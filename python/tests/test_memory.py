@@ -4,6 +4,7 @@
 import array
 import errno
 import gc
+import inspect
 import os
 import subprocess
 import sys
@@ -316,6 +317,9 @@ def test_bad_dma_bufs(gpu, tmp_path):
     with open(tmp_path / "file", "w") as file, pytest.raises(pinmap.Error) as caught:
         gpu.import_(file.fileno(), 16)
     assert caught.value.errno == errno.EINVAL
+    with gpu.alloc(1024, "uint8") as memory, open(memory.export()) as file:
+        with pytest.raises(pinmap.InvalidInput, match="8192 bytes does not fit into the 4096"):
+            gpu.import_(file.fileno(), 1024, "float64")
     with gpu.alloc_managed(4096) as memory:
         with pytest.raises(pinmap.Error, match="are exported") as caught:
             memory.export()
@@ -362,6 +366,25 @@ def test_a_view_at_the_end_of_the_program(gpu):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     wait_until(lambda: gpu.totals().allocated.number == 0)
+
+
+def test_views_as_they_are_asked_for(gpu):
+    with gpu.alloc((2, 512), "float64") as memory:
+        with pytest.raises(BufferError, match="row after row"):
+            memory.__buffer__(inspect.BufferFlags.F_CONTIGUOUS)
+    with gpu.alloc(1024, "float64") as memory:
+        with memory.__buffer__(inspect.BufferFlags.SIMPLE) as view:
+            assert view.nbytes == 8192
+    constant = np.zeros(512)
+    constant.flags.writeable = False
+    with gpu.register(constant, round_outwards=True, read_only=True) as memory:
+        with pytest.raises(BufferError, match="can only be read"):
+            memory.__buffer__(inspect.BufferFlags.WRITABLE)
+
+
+def test_only_what_is_registered_is_mapped_again(gpu):
+    with gpu.alloc(1024) as memory, pytest.raises(pinmap.Error, match="are mapped again"):
+        memory.map()
 
 
 def test_array_of_python(gpu):

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::inspect::{BufferKind, State};
 use pinmap::{Access, Buffer, Device, Error, Pages, Reason, RegisterOptions};
@@ -61,6 +62,18 @@ pub(crate) fn file_errors_say_what_to_do() -> Outcome {
     assert_eq!(error.errno(), Errno::EINVAL as i32);
     assert!(
         error.hint().is_some_and(|hint| hint.contains("memfd")),
+        "{error}"
+    );
+    let sealed = memfd_create(c"sealed", MFdFlags::MFD_ALLOW_SEALING)?;
+    let sealed = File::from(sealed);
+    sealed.set_len(PAGE as u64)?;
+    fcntl(&sealed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE))?;
+    let error = fail(&sealed, 0, PAGE, write);
+    assert_eq!(error.errno(), Errno::EPERM as i32);
+    assert!(
+        error
+            .hint()
+            .is_some_and(|hint| hint.contains("Access::Read")),
         "{error}"
     );
     let file = memfd(PAGE)?;

@@ -143,6 +143,14 @@ pub(crate) fn mapping_needs_write_access() -> Outcome {
             .is_some_and(|hint| hint.contains("Access::ReadWrite")),
         "{error}"
     );
+    let error = memory.map(RegisterOptions::new(Access::Read).interruptible());
+    let error = error.map(drop).expect_err("mapping is quick");
+    assert!(
+        error
+            .to_string()
+            .contains("only registering is interrupted"),
+        "{error}"
+    );
     drop(memory.map(Access::Read)?);
     assert_eq!(memory.query()?.mappings, 1);
     Ok(())

@@ -176,7 +176,7 @@ pub(crate) fn memory_that_cannot_be_registered_comes_back() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn portable_memory_is_an_operand_of_both() -> Outcome {
+pub(crate) fn portable_memory_is_an_operand_of_two_gpus() -> Outcome {
     let one = gpu()?;
     let two = second(&one)?;
     let mut shared = one

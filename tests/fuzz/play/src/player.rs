@@ -358,7 +358,10 @@ impl<'a> Server<'a> {
             }
         }
         let rebinds = [World::Unbind, World::Bind, World::Reset, World::Module];
-        if acts.iter().any(|world| rebinds.contains(world)) {
+        // Some faults come to light only when nobody has the device, or when a page that was freed
+        // is used again.
+        let is_thorough = all || self.next % 16 == 0;
+        if is_thorough || acts.iter().any(|world| rebinds.contains(world)) {
             if let Err(error) = self.oracle.watch(&self.machine.all_nodes()) {
                 return Ok(Some(format!("a device cannot be opened any more: {error}")));
             }
@@ -370,8 +373,7 @@ impl<'a> Server<'a> {
             let what = format!("memory of another user has {word:#x} at its byte {at:#x}");
             return Ok(Some(what));
         }
-        // Some faults come to light only when a page that was freed is used again.
-        if all || self.next % 16 == 0 {
+        if is_thorough {
             drop(Others::new(512)?);
         }
         Ok(self.shared.found().or_else(|| self.oracle.judge(all)))

@@ -122,6 +122,7 @@ TEST(errors_have_words)
 	struct pinmap_memory *registered;
 
 	CHECK(!strcmp(pinmap_last_error(), "") && !pinmap_last_hint());
+	CHECK(fcntl(pinmap_fd(device), F_GETFD) == FD_CLOEXEC);
 	REFUSED(pinmap_open("/dev/pinmap77"), ENOENT, NOT_FOUND, "/dev/pinmap77");
 	CHECK(strstr(pinmap_last_hint(), "pinmap "));
 	REFUSED(pinmap_open_pci("here"), EINVAL, INVALID_INPUT, "PCI address");
@@ -246,6 +247,17 @@ TEST(flags_have_a_meaning)
 	options.device_address = PAGE;
 	REFUSED(pinmap_register(device, memory, PAGE, &options), EINVAL, INVALID_INPUT,
 		"PINMAP_AT_ADDRESS");
+	options.device_address = 0;
+	options.node = 1;
+	REFUSED(pinmap_alloc(device, PAGE, &options), EINVAL, INVALID_INPUT, "PINMAP_ON_NODE");
+	options.node = 0;
+	options.address_bits = 32;
+	REFUSED(pinmap_alloc(device, PAGE, &options), EINVAL, INVALID_INPUT, "address_bits");
+	options.address_bits = 0;
+	options.flags = PINMAP_WRITE_COMBINED | PINMAP_ON_NODE;
+	DONE(pinmap_release(MADE(pinmap_alloc(device, PAGE, &options))));
+	options.flags = PINMAP_PORTABLE;
+	DONE(pinmap_release(MADE(pinmap_register(device, memory, PAGE, &options))));
 	pinmap_close(device);
 }
 

@@ -174,6 +174,8 @@ TEST(registers)
 	REFUSED(pinmap_bar_read_words(bar, (1 << 20) - 4, words, 2), EINVAL, INVALID_INPUT,
 		"BAR 0");
 	REFUSED(pinmap_bar_read_words(bar, 0, NULL, 2), EINVAL, INVALID_INPUT, "NULL");
+	DONE(pinmap_bar_read_words(bar, 0, NULL, 0));
+	REFUSED(pinmap_bar_read32(bar, 0, NULL), EINVAL, INVALID_INPUT, "value is NULL");
 	REFUSED(pinmap_bar_map(device, 5), ENOENT, NOT_FOUND, "BAR 5");
 	REFUSED(pinmap_bar_map(device, 9), ENOENT, NOT_FOUND, "BAR 9");
 	pinmap_bar_unmap(bar);

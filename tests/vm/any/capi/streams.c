@@ -435,6 +435,7 @@ TEST(work_names_memory_that_it_may_use)
 {
 	struct pinmap_device *gpu = capi_gpu(), *other = capi_gpu();
 	struct pinmap_stream *stream = MADE(pinmap_stream_create(gpu, NULL));
+	struct pinmap_stream_options unknown = { .size = sizeof(unknown), .reserved = 1 };
 	struct pinmap_memory_options options = {
 		.size = sizeof(options), .flags = PINMAP_READ_ONLY,
 	};
@@ -447,6 +448,7 @@ TEST(work_names_memory_that_it_may_use)
 
 	SYS(ftruncate(fd, PAGE));
 	file = MADE(pinmap_register_file(gpu, fd, 0, PAGE, NULL));
+	REFUSED(pinmap_stream_create(gpu, &unknown), EINVAL, INVALID_INPUT, "reserved");
 	REFUSED(pinmap_stream_copy(stream, constant, 0, memory, 0, 8), EACCES, PERMISSION_DENIED,
 		"only read");
 	REFUSED(pinmap_stream_copy(stream, memory, 0, foreign, 0, 8), EINVAL, INVALID_INPUT,

@@ -78,6 +78,21 @@ TEST(ids_of_two_users, .seconds = 120)
 		CHECK_OK(try_queue_create(fd, GPU_BOTH, GPU_PACKETS, &args));
 }
 
+/* A queue of which the program could not be told gives its id back: there are 1,024. */
+TEST(ids_of_queues_nobody_has)
+{
+	enum { ALL = 1024 };
+	struct pinmap_queue_create *args = (void *)anon(1);
+	int fd = open_gpu();
+
+	*args = (struct pinmap_queue_create){ .size = sizeof(*args), .flags = GPU_BOTH,
+					      .packets = GPU_PACKETS };
+	SYS(mprotect(args, PAGE, PROT_READ));
+	for (int k = 0; k <= ALL; k++)
+		CHECK_ERR(EFAULT, try_ioctl(fd, PINMAP_QUEUE_CREATE, args));
+	queue_new(fd);
+}
+
 /* Takes all memory of the device that programs can have. */
 static void take_vram(int fd)
 {

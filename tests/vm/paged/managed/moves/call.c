@@ -79,21 +79,22 @@ TEST_EACH(moved_home_by_call, page_sizes)
 }
 
 /*
- * Memory that came home is used where it is from then on, and when it is freed, in one piece of
- * several blocks, the IOMMU leads to none of it any more.
+ * Memory that the device had in VRAM came home and is used where it is from then on. When it is
+ * freed, in one piece of several blocks, the IOMMU leads to none of it any more.
  */
 TEST(moved_home_used_and_freed)
 {
 	char *memory = small_blocks(2);
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	size_t before = bus_reach(true);
+	size_t before;
 
 	manage_all_host(fd);
-	memset(memory, 0x54, 2 * HUGE);
 	MOVE_THERE(fd, memory, 2 * HUGE);
+	fill(&queue, memory, 2 * HUGE, 0x54);
 	MOVE_HOME(fd, memory, 2 * HUGE);
-	CHECK_EQ(bus_reach(true), before);
+	/* with the driver's own buffers for copies */
+	before = bus_reach(true);
 	fill(&queue, memory, 2 * HUGE, 0x55);
 	CHECK(bytes_are(memory, 2 * HUGE, 0x55));
 	CHECK_EQ(bus_reach(true), before + 2 * HUGE);
