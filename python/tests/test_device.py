@@ -28,7 +28,7 @@ def test_open_by_path_by_address_and_the_first(gpu):
 
 def test_objects_say_what_they_are(gpu, edu, stream):
     with gpu.alloc(1024) as memory, gpu.register(whole_pages(1024)) as registered:
-        buffer, mapping = pinmap.empty((2, 3)), registered.map()
+        buffer, mapping = pinmap.empty((2, 3), "float32"), registered.map()
         words = {
             "<pinmap.Bar 0 of 0x100000 bytes>": edu.registers,
             "<pinmap.Interrupt 0>": edu.interrupt,

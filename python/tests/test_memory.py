@@ -385,6 +385,11 @@ def test_views_as_they_are_asked_for(gpu):
 def test_only_what_is_registered_is_mapped_again(gpu):
     with gpu.alloc(1024) as memory, pytest.raises(pinmap.Error, match="are mapped again"):
         memory.map()
+    file = os.memfd_create("pinmap")
+    os.ftruncate(file, PAGE)
+    with gpu.register_file(file, PAGE, "uint8") as memory, memory.map() as mapping:
+        assert mapping.device_addr != memory.device_addr
+    os.close(file)
 
 
 def test_array_of_python(gpu):

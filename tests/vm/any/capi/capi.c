@@ -254,7 +254,7 @@ TEST(flags_have_a_meaning)
 	options.address_bits = 32;
 	REFUSED(pinmap_alloc(device, PAGE, &options), EINVAL, INVALID_INPUT, "address_bits");
 	options.address_bits = 0;
-	options.flags = PINMAP_WRITE_COMBINED | PINMAP_ON_NODE;
+	options.flags = PINMAP_WRITE_COMBINED | PINMAP_ON_NODE | PINMAP_PORTABLE;
 	DONE(pinmap_release(MADE(pinmap_alloc(device, PAGE, &options))));
 	options.flags = PINMAP_PORTABLE;
 	DONE(pinmap_release(MADE(pinmap_register(device, memory, PAGE, &options))));
