@@ -387,7 +387,7 @@ def test_only_what_is_registered_is_mapped_again(gpu):
         memory.map()
     file = os.memfd_create("pinmap")
     os.ftruncate(file, PAGE)
-    with gpu.register_file(file, PAGE, "uint8") as memory, memory.map() as mapping:
+    with gpu.register_file(file, PAGE) as memory, memory.map() as mapping:
         assert mapping.device_addr != memory.device_addr
     os.close(file)
 
