@@ -176,11 +176,17 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
+/// The number of the track of a queue, whose ids begin anew in each context, or of its faults.
+/// Viewers keep 32 bits of it, and threads have the numbers below.
+fn queue_number(context: u64, queue: u64, faults: bool) -> u64 {
+    let context = (context & 0x7fff) << 16;
+    (1 << 31) | context | (u64::from(faults) << 15) | (queue & 0x7fff)
+}
+
 fn queue_track(queue: &QueueRecord) -> Track {
     Track {
         group: queue.context.process,
-        // Ids of queues begin anew in each context.
-        number: (queue.context.id << 16) | (queue.id & 0xffff),
+        number: queue_number(queue.context.id, queue.id, false),
     }
 }
 
@@ -376,7 +382,7 @@ impl Timeline {
             self.summary.flows += 1;
             let from = Track {
                 group: queue.context.process,
-                number: (context << 16) | (other & 0xffff),
+                number: queue_number(context, other, false),
             };
             let id = json!({ "id": self.flows, "cat": "wait" });
             let into = json!({ "id": self.flows, "cat": "wait", "bp": "e" });
@@ -457,7 +463,7 @@ impl Timeline {
         let queue = event.number("handle").unwrap_or(0);
         let track = Track {
             group: context.process,
-            number: (1 << 28) | (context.id << 16) | (queue & 0xffff),
+            number: queue_number(context.id, queue, true),
         };
         self.name(context, track, format!("faults of queue {queue}"));
         let args = json!({

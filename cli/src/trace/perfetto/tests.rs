@@ -140,7 +140,9 @@ fn devices_that_tell_less_are_drawn_too() {
 fn allocations_are_named_by_the_address_that_they_got() {
     let mut contents = Contents::default();
     contents.queues = vec![queue(1, Vec::new())];
-    let about = "device=0000:00:10.0 context=3 handle=1";
+    // Programs have opened the device many times.
+    contents.queues[0].context.id = 0x1b9d;
+    let about = "device=0000:00:10.0 context=7069 handle=1";
     let line = format!(
         "a-77 [0] .. 5.000100: pinmap_map: {about} addr=0x0 device_addr=0x7f00 bytes=8192 runs=1"
     );
@@ -179,6 +181,13 @@ fn the_driver_is_drawn_for_these_programs_only() {
         (&json!(0.0), &json!(4.0))
     );
     assert_eq!(slices[1]["args"]["pages"], 4);
+    // Each has a track of its own.
+    let names = of_kind(&trace, "M");
+    let named = names.iter().filter(|name| name["name"] == "thread_name");
+    let mut named: Vec<_> = named.map(|name| name["args"]["name"].as_str()).collect();
+    named.sort_unstable();
+    assert!(named.contains(&Some("faults of queue 1")), "{named:?}");
+    assert!(named.contains(&Some("thread 77")), "{named:?}");
     let sums: Vec<_> = of_kind(&trace, "C")
         .iter()
         .map(|event| &event["args"])
