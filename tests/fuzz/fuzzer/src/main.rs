@@ -196,7 +196,11 @@ impl Playing {
     /// Writes down the program that is about to be played. As one write: each takes a while from a
     /// virtual machine.
     fn write_current(&mut self) -> std::io::Result<()> {
-        let before = self.recent.len().checked_sub(2).map(|at| self.recent[at].len());
+        let before = self
+            .recent
+            .len()
+            .checked_sub(2)
+            .map(|at| self.recent[at].len());
         let mut text = self.recent[self.recent.len() - 1].clone();
         // Lines of the last one that reach further are erased.
         let rest = before.unwrap_or(0).saturating_sub(text.len());
@@ -243,7 +247,11 @@ impl Mutator<Calls, State> for Changes {
         };
         changer.change(&mut input.0, other.as_ref().map(|other| &other.0));
         // One of these takes as long as several others.
-        let is_dear = input.0.steps.iter().any(|step| DEAR.contains(&step.what().name));
+        let is_dear = input
+            .0
+            .steps
+            .iter()
+            .any(|step| DEAR.contains(&step.what().name));
         if is_dear && state.rand_mut().below(DEAR_ONES) != 0 {
             return Ok(MutationResult::Skipped);
         }

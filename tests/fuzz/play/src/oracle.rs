@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// and each device has a domain of its own.
 const TABLES: i64 = 256;
 
+/// An open device.
+struct Watch {
+    device: OwnedFd,
+    /// The attribute that counts the queues, of a paged device.
+    queues: Option<fs::File>,
+}
+
 /// The oracle.
 pub(crate) struct Oracle {
     log: fs::File,
-    watches: Vec<OwnedFd>,
-    totals: Vec<[u64; 16]>,
+    watches: Vec<Watch>,
+    totals: Vec<[u64; 17]>,
     memory: [i64; 2],
     programs: u32,
 }
@@ -81,7 +89,12 @@ impl Oracle {
                     result => break result?,
                 }
             };
-            self.watches.push(sys::keep(watch)?);
+            let name = node.trim_start_matches("/dev/");
+            let queues = sys::open(format!("/sys/class/misc/{name}/queues"), libc::O_RDONLY);
+            self.watches.push(Watch {
+                device: sys::keep(watch)?,
+                queues: queues.and_then(sys::keep).ok().map(fs::File::from),
+            });
         }
         Ok(())
     }
@@ -163,8 +176,8 @@ impl Oracle {
 }
 
 /// Asks what is in use of a device: contexts, numbers and bytes of each kind of buffer, what is
-/// charged to the programs' user, whether the device has an owner or is gone, and free VRAM.
-fn totals(watch: &OwnedFd) -> [u64; 16] {
+/// charged to the programs' user, whether the device has an owner or is gone, free VRAM and queues.
+fn totals(watch: &Watch) -> [u64; 17] {
     let mut t = u::pinmap_get_totals {
         size: size_of::<u::pinmap_get_totals>() as u32,
         ..Default::default()
@@ -173,11 +186,11 @@ fn totals(watch: &OwnedFd) -> [u64; 16] {
         size: size_of::<u::pinmap_info>() as u32,
         ..Default::default()
     };
-    let fd = watch.as_raw_fd();
+    let fd = watch.device.as_raw_fd();
     if sys::ioctl(fd, u::request(u::PINMAP_CMD_GET_TOTALS), &mut t) != 0
         || sys::ioctl(fd, u::request(u::PINMAP_CMD_GET_INFO), &mut info) != 0
     {
-        return [u64::MAX; 16];
+        return [u64::MAX; 17];
     }
     let kinds = [
         t.out_pinned,
@@ -187,7 +200,7 @@ fn totals(watch: &OwnedFd) -> [u64; 16] {
         t.out_mapped,
         t.out_managed,
     ];
-    let mut all = [0; 16];
+    let mut all = [0; 17];
     all[0] = t.out_contexts.into();
     for (index, kind) in kinds.iter().enumerate() {
         all[1 + 2 * index] = kind.number;
@@ -202,6 +215,12 @@ fn totals(watch: &OwnedFd) -> [u64; 16] {
     if info.out_kind == u::PINMAP_KIND_PAGED {
         sys::ioctl(fd, u::request(u::PINMAP_CMD_GPU_INFO), &mut gpu);
         all[15] = gpu.out_vram_free;
+    }
+    if let Some(queues) = &watch.queues {
+        let mut text = [0; 16];
+        let length = queues.read_at(&mut text, 0).unwrap_or(0);
+        let number = std::str::from_utf8(&text[..length]).unwrap_or_default();
+        all[16] = number.trim().parse().unwrap_or(u64::MAX);
     }
     all
 }
