@@ -50,7 +50,7 @@ const MAP: usize = 1 << 16;
 const MOST_CODE: usize = 32 << 20;
 /// Calls that take long.
 const DEAR: [&str; 5] = ["bind", "unbind", "reset", "module", "swap"];
-/// Of so many changed programs with such a call, one is played.
+/// One of so many programs with such a call is played.
 const DEAR_ONES: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 /// The programs that are written down with a find: a leak is seen only each sixteenth program.
 const RECENT: usize = 18;
