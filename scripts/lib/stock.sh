@@ -106,6 +106,43 @@ stock_nvme_fetch() { # DIRECTORY
 		rm "$1/modules/load"
 }
 
+# nvme_tools_ensure: sets TOOLS, a directory with e2fsprogs and nvme-cli, and their libraries, with
+# which the crate pinmap-nvme is tested.
+nvme_tools_ensure() {
+	TOOLS=$RESULTS/nvme-tools/$(root_key)
+	[ -e "$TOOLS" ] || locked nvme-tools nvme_tools_make
+	# Where they cannot be fetched, the tests do without.
+	[ -e "$TOOLS" ] || TOOLS=
+}
+
+nvme_tools_make() {
+	[ ! -e "$TOOLS" ] || return 0
+	local dir=$BUILDS/nvme-tools
+	rm -rf "$dir"
+	mkdir -p "$dir"/{debs,tools}
+	STEP_LOG=$CACHE/logs/nvme-tools.log
+	if step "$STEP_LOG" "fetching nvme-cli" last_line nvme_tools_fetch "/cache${dir#"$CACHE"}"
+	then
+		keep "$dir/tools" "$TOOLS" 3
+	else
+		say "cannot fetch nvme-cli: $(root_cause) (log: $STEP_LOG)"
+	fi
+	rm -rf "$dir"
+}
+
+nvme_tools_fetch() { # DIRECTORY, as the root has it
+	# shellcheck disable=SC2016
+	apt_download "$1/debs" nvme-cli libnvme1t64 libjson-c5 &&
+		in_root bash -ec 'cd "$1"
+			for package in debs/*.deb; do
+				dpkg-deb -x "$package" unpacked
+			done
+			export LD_LIBRARY_PATH=$1/unpacked/usr/lib/x86_64-linux-gnu
+			programs=("$1/unpacked/usr/sbin/nvme" /usr/sbin/{mke2fs,e2fsck,debugfs})
+			ldd "${programs[@]}" | grep -oE "/[^ :]+" | sort -u | xargs cp -Lt tools
+		' bash "$1"
+}
+
 # stock_compiler: the C compiler of the kernel, in COMPILER and, for the next time, in a file;
 # installed where it is missing
 stock_compiler() {

@@ -20,6 +20,7 @@ mod random;
 mod referee;
 mod reports;
 mod setup;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -47,6 +48,9 @@ const TESTS: &[Test] = tests! {
     referee:
         file_has_what_was_written
         kernel_reads_what_was_written_and_writes_what_is_read;
+    tools:
+        file_system_goes_to_the_kernel_and_back
+        nvme_cli_tells_the_same;
     reports:
         errors_of_the_medium_are_precise
         events_are_reported

@@ -11,8 +11,8 @@ use crate::harness::Outcome;
 use crate::setup::on_disk;
 
 const THREADS: u64 = 4;
-/// Commands of each thread.
-const COMMANDS: usize = 2000;
+/// The variable that says how many commands all threads have together, and how many otherwise.
+const COMMANDS: (&str, u64) = ("PINMAP_NVME_COMMANDS", 8000);
 /// Blocks of each thread.
 const BLOCKS: u64 = 1024;
 const BLOCK: usize = 512;
@@ -74,10 +74,13 @@ impl Model {
         (!self.in_flight.values().any(taken)).then_some(blocks)
     }
 
-    /// Submits a random command, if its blocks are free.
-    fn submit(&mut self, queue: &mut Queue<Registration>) -> Outcome {
+    /// Submits a random command, if its blocks are free. Returns how many were submitted.
+    fn submit(
+        &mut self,
+        queue: &mut Queue<Registration>,
+    ) -> Result<u64, Box<dyn std::error::Error>> {
         let Some(blocks) = self.blocks() else {
-            return Ok(());
+            return Ok(0);
         };
         let bytes = self.bytes(&blocks);
         let mut expected = Expected {
@@ -131,7 +134,7 @@ impl Model {
         };
         let number = queue.push(command)?;
         self.in_flight.insert(number, expected);
-        Ok(())
+        Ok(1)
     }
 
     /// Waits for a command, and compares what became of it with the model.
@@ -173,7 +176,11 @@ impl Model {
 }
 
 /// Submits the commands of one thread, and returns what its blocks contain in the end.
-fn run(controller: &Controller, number: u64) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+fn run(
+    controller: &Controller,
+    number: u64,
+    commands: u64,
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let options = QueueOptions::new().depth(16);
     let options = if number % 2 == 0 {
         options
@@ -197,13 +204,14 @@ fn run(controller: &Controller, number: u64) -> Result<Vec<u8>, Box<dyn std::err
             .namespace
             .write_zeroes(model.first..model.first + BLOCKS),
     )?;
-    for _ in 0..COMMANDS {
+    let mut submitted = 0;
+    while submitted < commands {
         // One place stays free for what follows on a command.
         let depth = model.random.below(15) as usize;
         while queue.in_flight() > depth {
             model.wait(&mut queue)?;
         }
-        model.submit(&mut queue)?;
+        submitted += model.submit(&mut queue)?;
     }
     while queue.in_flight() != 0 {
         model.wait(&mut queue)?;
@@ -213,10 +221,16 @@ fn run(controller: &Controller, number: u64) -> Result<Vec<u8>, Box<dyn std::err
 
 pub(crate) fn random_commands_of_several_threads() -> Outcome {
     let controller = crate::setup::controller()?;
+    let commands = match std::env::var(COMMANDS.0) {
+        Ok(commands) => commands.parse()?,
+        Err(_) => COMMANDS.1,
+    };
     let results: Vec<_> = std::thread::scope(|scope| {
         let run = |number| {
             let controller = &controller;
-            scope.spawn(move || run(controller, number).map_err(|error| error.to_string()))
+            scope.spawn(move || {
+                run(controller, number, commands / THREADS).map_err(|error| error.to_string())
+            })
         };
         let threads: Vec<_> = (0..THREADS).map(run).collect();
         threads.into_iter().map(|thread| thread.join()).collect()

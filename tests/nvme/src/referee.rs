@@ -5,12 +5,10 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 
 use crate::drivers::{content, memory, pattern};
 use crate::harness::{skip, Outcome};
-use crate::kernel::{bind, block_device};
-use crate::setup::{controller, on_disk, queue, returned};
+use crate::setup::{controller, on_disk, queue, returned, with_kernel};
 
 pub(crate) fn file_has_what_was_written() -> Outcome {
     let controller = controller()?;
@@ -31,14 +29,14 @@ pub(crate) fn file_has_what_was_written() -> Outcome {
 
 pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome {
     let (ours, theirs) = (pattern(11, 256 << 10), pattern(12, 256 << 10));
-    let (function, told) = {
-        let controller = controller()?;
+    let controller = controller()?;
+    let told = {
         let namespace = controller.namespace(1)?;
         let memory = memory(controller.device(), &ours)?;
         let mut queue = queue(&controller)?;
         drop(returned(queue.run(namespace.write(1000, memory)))?);
         let identity = controller.identity();
-        let told = [
+        [
             ("device/model", identity.model.clone()),
             ("device/serial", identity.serial.clone()),
             ("device/firmware_rev", identity.firmware.clone()),
@@ -51,16 +49,10 @@ pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome
                 namespace.block_len().to_string(),
             ),
             ("queue/fua", u8::from(identity.volatile_cache).to_string()),
-        ];
-        (controller.device().info()?.pci.to_string(), told)
+        ]
     };
-    if !Command::new("modprobe").arg("nvme").status()?.success() {
-        return skip("this kernel has no driver for NVMe");
-    }
-    let compare = || -> Outcome {
-        bind(&function, "nvme")?;
-        let node = block_device()?;
-        let disk = Path::new("/sys/block").join(node.file_name().ok_or("no name")?);
+    let compared = with_kernel(controller, |node| {
+        let disk = Path::new("/sys/block").join(node.trim_start_matches("/dev/"));
         for (attribute, ours) in &told {
             let theirs = fs::read_to_string(disk.join(attribute))?;
             if theirs.trim() != ours {
@@ -68,19 +60,19 @@ pub(crate) fn kernel_reads_what_was_written_and_writes_what_is_read() -> Outcome
             }
         }
         let mut found = vec![0; 256 << 10];
-        File::open(&node)?.read_exact_at(&mut found, 512 * 1000)?;
+        File::open(node)?.read_exact_at(&mut found, 512 * 1000)?;
         if found != ours {
             return Err("the kernel does not read what was written".into());
         }
-        let file = OpenOptions::new().write(true).open(&node)?;
+        let file = OpenOptions::new().write(true).open(node)?;
         file.write_all_at(&theirs, 512 * 3000)?;
         Ok(file.sync_all()?)
-    };
-    let compared = compare();
-    bind(&function, "pinmap")?;
-    compared?;
+    })?;
+    if compared.is_none() {
+        return skip("this kernel has no driver for NVMe");
+    }
 
-    let controller = controller()?;
+    let controller = crate::setup::controller()?;
     let namespace = controller.namespace(1)?;
     let memory = memory(controller.device(), &[0; 256 << 10])?;
     let memory = returned(queue(&controller)?.run(namespace.read(3000, memory)))?;

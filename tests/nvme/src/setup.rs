@@ -6,11 +6,13 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 use pinmap::{Device, ErrorKind, Registration};
 use pinmap_nvme::{Controller, Failed, Queue, QueueOptions};
 
 use crate::harness::{skip, Outcome};
+use crate::kernel::{bind, block_device};
 
 /// The namespaces that scripts/vm makes: with small blocks, with large ones, with metadata, with
 /// blocks that fail, and with commands that take a quarter of a second.
@@ -80,4 +82,21 @@ pub(crate) fn error<M, T>(
             Ok(failed.error)
         }
     }
+}
+
+/// Gives the controller to the kernel's driver for a while. Returns what came of its block device
+/// for namespace 1, or `None` if this kernel has no such driver.
+pub(crate) fn with_kernel<T>(
+    controller: Controller,
+    body: impl FnOnce(&str) -> Result<T, Box<dyn Error>>,
+) -> Result<Option<T>, Box<dyn Error>> {
+    let function = controller.device().info()?.pci.to_string();
+    drop(controller);
+    if !Command::new("modprobe").arg("nvme").status()?.success() {
+        return Ok(None);
+    }
+    let bound = bind(&function, "nvme").and_then(|()| block_device());
+    let came = bound.and_then(|node| body(&node.display().to_string()));
+    bind(&function, "pinmap")?;
+    came.map(Some)
 }
