@@ -26,6 +26,7 @@ use pinmap::{Allocation, Bar, Device, ErrorKind, Interrupt};
 
 use crate::entry::{Completion, Entry};
 use crate::error::{Error, Result};
+use crate::identify::Identity;
 use crate::log::Event;
 use crate::pair::Pair;
 use crate::registers::{Block, Capabilities, State, ENABLED, SHUT_DOWN};
@@ -58,24 +59,14 @@ mod opcode {
     pub(super) const EVENT: u8 = 0x0c;
 }
 
-/// A page that the controller fills.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum What {
-    Namespace(u32),
-    Controller,
-    /// The numbers of the namespaces behind this one.
-    Namespaces(u32),
-    /// So many bytes of a log.
-    Log(u8, u32),
-}
-
 /// A controller, as its queues have it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) device: Device,
-    pub(crate) bar: Bar,
-    pub(crate) block: Block,
+    bar: Bar,
+    pub(crate) identity: Identity,
     pub(crate) capabilities: Capabilities,
+    block: Block,
     generation: AtomicU64,
     /// The interrupt of the admin queue.
     interrupt: Interrupt,
@@ -96,7 +87,7 @@ struct Admin {
 }
 
 impl Shared {
-    /// Brings the controller up.
+    /// Brings the controller up, and identifies it.
     pub(crate) fn new(device: &Device) -> Result<Self> {
         let info = device.info()?;
         if info.class != 0x01_0802 {
@@ -109,8 +100,9 @@ impl Shared {
         }
         let bar = device.bar(0)?;
         let block: Block = bar.registers(0)?;
-        let shared = Self {
+        let mut shared = Self {
             device: device.clone(),
+            identity: Identity::default(),
             capabilities: Capabilities::of(block.capabilities().read())?,
             bar,
             block,
@@ -125,6 +117,8 @@ impl Shared {
             }),
         };
         shared.reset(0)?;
+        let page = shared.identify(0, 1)?;
+        shared.identity = Identity::of(&page, shared.block.version().read());
         Ok(shared)
     }
 
@@ -172,10 +166,14 @@ impl Shared {
     }
 
     fn enable(&self, admin: &mut Admin) -> Result<()> {
-        let Capabilities { stride, .. } = self.capabilities;
-        let pair = admin
-            .pair
-            .insert(Pair::new(&self.device, &self.bar, stride, 0, ENTRIES)?);
+        let pair = Pair::new(
+            &self.device,
+            &self.bar,
+            self.capabilities.stride,
+            0,
+            ENTRIES,
+        )?;
+        let pair = admin.pair.insert(pair);
         let (submissions, completions) = pair.addresses()?;
         let entries = u32::from(ENTRIES) - 1;
         self.block.admin_entries().write((entries << 16) | entries);
@@ -242,9 +240,15 @@ impl Shared {
         }
     }
 
-    /// Fills a page with what the controller tells, and returns it.
-    pub(crate) fn ask(&self, what: What) -> Result<Vec<u8>> {
-        self.admin().ask(self, what)
+    /// Returns the page that identifies something: 0 a namespace, 1 the controller, 2 the numbers
+    /// of the namespaces behind one.
+    pub(crate) fn identify(&self, namespace: u32, what: u32) -> Result<Vec<u8>> {
+        self.admin().ask(self, opcode::IDENTIFY, namespace, what)
+    }
+
+    /// Returns so many bytes of a log.
+    pub(crate) fn log(&self, log: u8, len: u32) -> Result<Vec<u8>> {
+        self.admin().log(self, log, len)
     }
 
     /// Takes an event. Does not wait for one.
@@ -260,7 +264,7 @@ impl Shared {
         let Some(event) = admin.event else {
             return Ok(None);
         };
-        match admin.ask(self, What::Log(event.log(), 512)) {
+        match admin.log(self, event.log(), 512) {
             Ok(_) | Err(Error::Status(_)) => {}
             Err(error) => return Err(error),
         }
@@ -309,18 +313,19 @@ impl Shared {
         self.admin().taken[usize::from(number) - 1] = false;
     }
 
-    /// Makes the controller use a pair of queues, and returns the generation.
+    /// Makes a pair of queues, which the controller has from the generation on that is returned.
     pub(crate) fn create(
         &self,
-        pair: &Pair,
         number: u16,
         entries: u16,
-        vector: Option<u32>,
-    ) -> Result<u64> {
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(Pair, u64)> {
         let mut admin = self.admin();
+        let stride = self.capabilities.stride;
+        let pair = Pair::new(&self.device, &self.bar, stride, number, entries)?;
         let (submissions, completions) = pair.addresses()?;
         let size = (u32::from(entries - 1) << 16) | u32::from(number);
-        let interrupts = vector.map_or(0, |vector| (vector << 16) | 2);
+        let interrupts = interrupt.map_or(0, |interrupt| (interrupt.vector() << 16) | 2);
         let words = [size, interrupts | 1];
         let entry = Entry::new(opcode::CREATE_COMPLETIONS, completions, words);
         admin.execute(self, entry)?;
@@ -332,7 +337,7 @@ impl Shared {
             let _ = admin.delete(self, opcode::DELETE_COMPLETIONS, number);
             return Err(error);
         }
-        Ok(self.generation())
+        Ok((pair, self.generation()))
     }
 
     /// Makes the controller forget a pair of queues of a generation, and end their commands.
@@ -375,21 +380,20 @@ impl Admin {
         self.execute(shared, entry)
     }
 
-    fn ask(&mut self, shared: &Shared, what: What) -> Result<Vec<u8>> {
-        let (opcode, namespace, word) = match what {
-            What::Namespace(id) => (opcode::IDENTIFY, id, 0),
-            What::Controller => (opcode::IDENTIFY, 0, 1),
-            What::Namespaces(behind) => (opcode::IDENTIFY, behind, 2),
-            // The number of words, less one.
-            What::Log(log, len) => {
-                let word = ((len / 4 - 1) << 16) | u32::from(log);
-                (opcode::GET_LOG, u32::MAX, word)
-            }
-        };
+    /// Has the controller fill the page, and returns that.
+    fn ask(&mut self, shared: &Shared, opcode: u8, namespace: u32, word: u32) -> Result<Vec<u8>> {
         let mut entry = Entry::new(opcode, self.page.device_addr(), [word, 0]);
         entry.namespace = namespace;
         self.execute(shared, entry)?;
         Ok(self.page.to_vec())
+    }
+
+    fn log(&mut self, shared: &Shared, log: u8, len: u32) -> Result<Vec<u8>> {
+        // The number of words, less one.
+        let word = ((len / 4 - 1) << 16) | u32::from(log);
+        let mut page = self.ask(shared, opcode::GET_LOG, u32::MAX, word)?;
+        page.truncate(len as usize);
+        Ok(page)
     }
 
     /// Has a command wait for the next event.
@@ -411,7 +415,7 @@ impl Admin {
             }
             // A controller that refuses to wait is not asked again.
             if completion.outcome().is_ok() {
-                self.event = Some(Event::new(completion.result));
+                self.event = Some(Event(completion.result));
             }
         }
         Ok(None)

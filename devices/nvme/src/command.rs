@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands for blocks: what a namespace makes, and a queue executes.
+//! Commands for blocks: a namespace makes them, and a queue checks them, before anything is begun,
+//! and executes them.
 
-use std::fmt;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
-use crate::identify::Namespace;
+use pinmap::Access;
+
+use crate::admin::Shared;
+use crate::entry::Entry;
+use crate::error::{demand, Error, Result};
+use crate::identify::{Identity, Namespace, Optional};
+use crate::memory::Memory;
+
+/// Ranges that dataset management takes.
+const RANGES: usize = 256;
+/// Blocks of one command: the field for them is 16 bits wide, and has one less.
+const BLOCKS: u64 = 1 << 16;
 
 /// A command, with the memory that it is to own. Made by a [`Namespace`], executed by a
 /// [`Queue`](crate::Queue), which checks it.
@@ -20,6 +33,7 @@ use crate::identify::Namespace;
 /// let done = queue.wait()?;
 /// # Ok(()) }
 /// ```
+#[derive(Debug)]
 #[must_use = "a command does nothing before a queue has it"]
 pub struct Command<'n, M> {
     pub(crate) namespace: &'n Namespace,
@@ -40,6 +54,7 @@ pub(crate) enum Opcode {
     Verify = 0x0c,
 }
 
+#[derive(Debug)]
 pub(crate) enum What<'n, M> {
     /// With memory, from a block on.
     Transfer(Opcode, u64, M, Range<usize>),
@@ -50,18 +65,18 @@ pub(crate) enum What<'n, M> {
 
 impl Namespace {
     /// Reads blocks, from `block` on, into all of the memory.
-    pub fn read<M: crate::Memory>(&self, block: u64, memory: M) -> Command<'_, M> {
+    pub fn read<M: Memory>(&self, block: u64, memory: M) -> Command<'_, M> {
         self.transfer(Opcode::Read, block, memory)
     }
 
     /// Writes all of the memory to blocks, from `block` on.
-    pub fn write<M: crate::Memory>(&self, block: u64, memory: M) -> Command<'_, M> {
+    pub fn write<M: Memory>(&self, block: u64, memory: M) -> Command<'_, M> {
         self.transfer(Opcode::Write, block, memory)
     }
 
     /// Compares blocks, from `block` on, with all of the memory. If they differ, the command ends
     /// with a [`Status`](crate::Status) of type 2 and code 0x85.
-    pub fn compare<M: crate::Memory>(&self, block: u64, memory: M) -> Command<'_, M> {
+    pub fn compare<M: Memory>(&self, block: u64, memory: M) -> Command<'_, M> {
         self.transfer(Opcode::Compare, block, memory)
     }
 
@@ -86,7 +101,7 @@ impl Namespace {
         self.command(What::Flush)
     }
 
-    fn transfer<M: crate::Memory>(&self, opcode: Opcode, block: u64, memory: M) -> Command<'_, M> {
+    fn transfer<M: Memory>(&self, opcode: Opcode, block: u64, memory: M) -> Command<'_, M> {
         let bytes = 0..memory.len();
         self.command(What::Transfer(opcode, block, memory, bytes))
     }
@@ -115,14 +130,6 @@ impl<M> Command<'_, M> {
         self
     }
 
-    pub(crate) fn opcode(&self) -> Opcode {
-        match self.what {
-            What::Transfer(opcode, ..) | What::Blocks(opcode, _) => opcode,
-            What::Deallocate(_) => Opcode::Deallocate,
-            What::Flush => Opcode::Flush,
-        }
-    }
-
     /// The memory of the command.
     pub(crate) fn into_memory(self) -> Option<M> {
         match self.what {
@@ -132,16 +139,93 @@ impl<M> Command<'_, M> {
     }
 }
 
-impl<M> fmt::Debug for Command<'_, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut command = f.debug_tuple("Command");
-        command.field(&self.opcode());
-        match &self.what {
-            What::Transfer(_, block, _, bytes) => command.field(block).field(bytes),
-            What::Blocks(_, blocks) => command.field(blocks),
-            What::Deallocate(ranges) => command.field(ranges),
-            What::Flush => &mut command,
+impl<M: Memory> Command<'_, M> {
+    /// Checks the command, and makes its entry, but for the identifier and the memory.
+    pub(crate) fn entry(&self, controller: &Arc<Shared>) -> Result<Entry> {
+        let (namespace, identity) = (self.namespace, &controller.identity);
+        let is_ours = Arc::ptr_eq(&namespace.controller, controller);
+        demand!(is_ours => "the namespace is another controller's");
+        let mut words = [0; 6];
+        let (opcode, blocks) = match &self.what {
+            What::Transfer(opcode, first, memory, bytes) => {
+                check_memory(namespace, identity, memory.len(), bytes)?;
+                let device = memory.device();
+                // A context has one file, however many there are of its `Device`.
+                let is_ours = device.as_raw_fd() == controller.device.as_raw_fd();
+                demand!(is_ours => "the memory is of {device}");
+                let is_enough = *opcode != Opcode::Read || memory.access() == Access::ReadWrite;
+                demand!(is_enough => "the controller may only read this memory (Access::Read)");
+                let blocks = bytes.len() as u64 >> namespace.shift;
+                // If that overflows, it is beyond the end as well.
+                (*opcode, Some(*first..first.saturating_add(blocks)))
+            }
+            What::Blocks(opcode, blocks) => (*opcode, Some(blocks.clone())),
+            What::Deallocate(ranges) => {
+                let count = ranges.len();
+                demand!((1..=RANGES).contains(&count) => "{count} ranges are not 1 to {RANGES}");
+                for blocks in *ranges {
+                    check_blocks(namespace, blocks, u32::MAX.into())?;
+                }
+                // Bit 2 of the attributes: deallocate.
+                words[..2].copy_from_slice(&[count as u32 - 1, 1 << 2]);
+                (Opcode::Deallocate, None)
+            }
+            What::Flush => (Opcode::Flush, None),
         };
-        command.finish()
+        check_opcode(opcode, identity.optional)?;
+        if let Some(blocks) = blocks {
+            check_blocks(namespace, &blocks, BLOCKS)?;
+            words[0] = blocks.start as u32;
+            words[1] = (blocks.start >> 32) as u32;
+            words[2] = (blocks.end - blocks.start - 1) as u32;
+            words[2] |= u32::from(self.force_unit_access) << 30;
+        }
+        Ok(Entry {
+            opcode: opcode as u8,
+            namespace: namespace.id,
+            words,
+            ..Entry::default()
+        })
     }
+}
+
+/// Checks that a controller has a command.
+fn check_opcode(opcode: Opcode, optional: Optional) -> Result<()> {
+    let (known, name) = match opcode {
+        Opcode::Compare => (optional.compare, "compare"),
+        Opcode::WriteZeroes => (optional.write_zeroes, "write zeroes"),
+        Opcode::Deallocate => (optional.deallocate, "dataset management"),
+        Opcode::Verify => (optional.verify, "verify"),
+        Opcode::Flush | Opcode::Write | Opcode::Read => (true, ""),
+    };
+    match known {
+        true => Ok(()),
+        false => Err(Error::Unsupported(format!("no command {name}"))),
+    }
+}
+
+/// Checks a part of memory that has `len` bytes.
+fn check_memory(
+    namespace: &Namespace,
+    identity: &Identity,
+    len: usize,
+    bytes: &Range<usize>,
+) -> Result<()> {
+    let (wanted, block, most) = (bytes.len(), namespace.block_len(), identity.max_transfer);
+    demand!(bytes.end <= len => "the bytes {bytes:?} are not in {len} bytes");
+    let is_whole = wanted != 0 && wanted % block == 0;
+    demand!(is_whole => "{wanted} bytes are not whole blocks of {block} bytes");
+    demand!(wanted <= most => "{wanted} bytes are more than one command has, {most}");
+    Ok(())
+}
+
+/// Checks that blocks are in a namespace, and how many they are.
+fn check_blocks(namespace: &Namespace, blocks: &Range<u64>, most: u64) -> Result<()> {
+    let Range { start, end } = *blocks;
+    let Namespace { id, blocks, .. } = namespace;
+    let are_there = start < end && end <= *blocks;
+    demand!(are_there => "namespace {id} has the blocks 0..{blocks}, not {start}..{end}");
+    let count = end - start;
+    demand!(count <= most => "{count} blocks are more than one command has, {most}");
+    Ok(())
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A controller: brought up, identified, and the maker of queues and namespaces.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pinmap::Device;
 
-use crate::admin::{Shared, What};
-use crate::error::{Error, Result};
-use crate::identify::{Identity, Namespace};
-use crate::log::{page, Event, Health, Logged};
+use crate::admin::Shared;
+use crate::error::{demand, Error, Result};
+use crate::identify::{number, Identity, Namespace};
+use crate::log::{Event, Health, Logged, ERRORS, HEALTH};
 use crate::memory::Memory;
 use crate::options::QueueOptions;
 use crate::queue::Queue;
@@ -29,10 +28,9 @@ use crate::queue::Queue;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Controller {
     shared: Arc<Shared>,
-    identity: Arc<Identity>,
 }
 
 impl Controller {
@@ -45,12 +43,7 @@ impl Controller {
     /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: it does not come up.
     pub fn open(device: &Device) -> Result<Self> {
         let shared = Arc::new(Shared::new(device)?);
-        let page = shared.ask(What::Controller)?;
-        let identity = Identity::of(&page, shared.block.version().read());
-        Ok(Self {
-            shared,
-            identity: Arc::new(identity),
-        })
+        Ok(Self { shared })
     }
 
     /// The device.
@@ -60,7 +53,7 @@ impl Controller {
 
     /// The properties of the controller.
     pub fn identity(&self) -> &Identity {
-        &self.identity
+        &self.shared.identity
     }
 
     /// Asks for the numbers of the namespaces that are active.
@@ -73,11 +66,8 @@ impl Controller {
         let mut found: Vec<u32> = Vec::new();
         loop {
             let behind = found.last().copied().unwrap_or(0);
-            let page = self.shared.ask(What::Namespaces(behind))?;
-            let numbers = page.chunks_exact(4).map(|bytes| {
-                let bytes = [bytes[0], bytes[1], bytes[2], bytes[3]];
-                u32::from_le_bytes(bytes)
-            });
+            let page = self.shared.identify(behind, 2)?;
+            let numbers = page.chunks_exact(4).map(|bytes| number(bytes, 0..4) as u32);
             let before = found.len();
             found.extend(numbers.take_while(|&number| number > behind));
             // They grow, so this ends even if the controller repeats itself.
@@ -96,10 +86,8 @@ impl Controller {
     /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: the controller does not answer.
     pub fn namespace(&self, id: u32) -> Result<Namespace> {
         // The last two numbers mean all namespaces.
-        if id == 0 || id >= 0xffff_fffe {
-            return Err(Error::Invalid(format!("there is no namespace {id}")));
-        }
-        match self.shared.ask(What::Namespace(id)) {
+        demand!((1..0xffff_fffe).contains(&id) => "there is no namespace {id}");
+        match self.shared.identify(id, 0) {
             Ok(page) => Namespace::of(Arc::clone(&self.shared), id, &page),
             Err(Error::Status(status)) if (status.kind(), status.code()) == (0, 0x0b) => {
                 Err(Error::Invalid(format!("there is no namespace {id}")))
@@ -116,11 +104,7 @@ impl Controller {
     /// [`Error::Invalid`]: the options make no sense; [`Error::Unsupported`]: the controller has no
     /// more queues; [`Error::Pinmap`]: there is no interrupt vector left, or no memory.
     pub fn queue<M: Memory>(&self, options: QueueOptions) -> Result<Queue<M>> {
-        Queue::new(
-            Arc::clone(&self.shared),
-            Arc::clone(&self.identity),
-            options,
-        )
+        Queue::new(Arc::clone(&self.shared), options)
     }
 
     /// Waits until the controller reports something by itself, but no longer than some time, which
@@ -159,8 +143,7 @@ impl Controller {
     ///
     /// As for [`namespaces`](Self::namespaces).
     pub fn health(&self) -> Result<Health> {
-        let page = self.shared.ask(What::Log(page::HEALTH, 512))?;
-        Ok(Health::of(&page))
+        Ok(Health::of(&self.shared.log(HEALTH, 512)?))
     }
 
     /// Asks for the latest errors that the controller has logged, at most 64, the latest first.
@@ -169,9 +152,8 @@ impl Controller {
     ///
     /// As for [`namespaces`](Self::namespaces).
     pub fn errors(&self) -> Result<Vec<Logged>> {
-        let len = 64 * self.identity.logged;
-        let page = self.shared.ask(What::Log(page::ERRORS, len))?;
-        Ok(Logged::all(&page[..len as usize]))
+        let len = 64 * self.identity().logged;
+        Ok(Logged::all(&self.shared.log(ERRORS, len)?))
     }
 
     /// Resets the controller. Commands in flight end with [`Error::Reset`], and all queues can be
@@ -182,11 +164,5 @@ impl Controller {
     /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: the controller does not come up.
     pub fn reset(&self) -> Result<()> {
         self.shared.reset(self.shared.generation())
-    }
-}
-
-impl fmt::Debug for Controller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Controller").field(&self.identity).finish()
     }
 }

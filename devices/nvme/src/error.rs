@@ -8,6 +8,16 @@ use pinmap::{ErrorKind, ErrorWith};
 /// The result of the functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Returns [`Error::Invalid`] if something is not so.
+macro_rules! demand {
+    ($condition:expr => $($words:tt)*) => {
+        if !$condition {
+            return Err($crate::Error::Invalid(format!($($words)*)));
+        }
+    };
+}
+pub(crate) use demand;
+
 /// An error of this crate.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -87,17 +97,12 @@ impl From<Status> for Error {
 }
 
 /// An error that a command ended with, and the memory that it had.
+#[derive(Debug)]
 pub struct Failed<M> {
     /// The error.
     pub error: Error,
     /// The memory of the command, unless it had none, or the controller still works on it.
     pub memory: Option<M>,
-}
-
-impl<M> fmt::Debug for Failed<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Failed").field(&self.error).finish()
-    }
 }
 
 impl<M> fmt::Display for Failed<M> {
@@ -106,7 +111,7 @@ impl<M> fmt::Display for Failed<M> {
     }
 }
 
-impl<M> std::error::Error for Failed<M> {}
+impl<M: fmt::Debug> std::error::Error for Failed<M> {}
 
 impl<M> From<Failed<M>> for Error {
     fn from(failed: Failed<M>) -> Self {
@@ -114,16 +119,12 @@ impl<M> From<Failed<M>> for Error {
     }
 }
 
-/// The status of a command: a type and a code of the specification.
+/// The status of a command: a type and a code of the specification, as completions have them behind
+/// the phase bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Status(u16);
+pub struct Status(pub(crate) u16);
 
 impl Status {
-    /// A status as completions have it, without the phase bit.
-    pub(crate) fn new(bits: u16) -> Self {
-        Self(bits)
-    }
-
     pub(crate) fn is_success(self) -> bool {
         self.0 & 0x7ff == 0
     }
@@ -175,17 +176,12 @@ impl fmt::Display for Status {
         if let Some(words) = self.words() {
             write!(f, "{words} ")?;
         }
-        let retry = if self.do_not_retry() {
-            ", for good"
-        } else {
-            ""
+        let retry = match self.do_not_retry() {
+            true => ", for good",
+            false => "",
         };
-        write!(
-            f,
-            "(type {}, code {:#04x}{retry})",
-            self.kind(),
-            self.code()
-        )
+        let (kind, code) = (self.kind(), self.code());
+        write!(f, "(type {kind}, code {code:#04x}{retry})")
     }
 }
 
@@ -195,15 +191,13 @@ mod tests {
 
     #[test]
     fn status_in_words() {
-        let words = |bits| Status::new(bits).to_string();
-        assert_eq!(
-            words(0x4080),
-            "a block is beyond the end (type 0, code 0x80, for good)"
-        );
+        let words = |bits| Status(bits).to_string();
+        let end = "a block is beyond the end (type 0, code 0x80, for good)";
+        assert_eq!(words(0x4080), end);
         assert_eq!(words(0x0285), "the blocks differ (type 2, code 0x85)");
         assert_eq!(words(0x07ff), "(type 7, code 0xff)");
         // The other bits alone are no error.
-        assert!(Status::new(0x6000).is_success());
-        assert!(!Status::new(1).is_success());
+        assert!(Status(0x6000).is_success());
+        assert!(!Status(1).is_success());
     }
 }

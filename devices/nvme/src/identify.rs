@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identify: what a controller tells about itself and its namespaces, in pages of 4 KiB.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use crate::PAGE;
 
 /// The properties of a controller. Returned by
 /// [`Controller::identity`](crate::Controller::identity).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
     /// Serial number.
@@ -36,36 +35,18 @@ pub struct Identity {
     pub(crate) logged: u32,
 }
 
-/// Commands that a controller need not have, as bits of the field ONCS.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Optional(u16);
-
-impl Optional {
+/// Commands that a controller need not have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Optional {
     /// Whether there is compare.
-    pub fn compare(self) -> bool {
-        self.0 & 1 != 0
-    }
-
+    pub compare: bool,
     /// Whether there is dataset management, by which blocks are deallocated.
-    pub fn deallocate(self) -> bool {
-        self.0 & (1 << 2) != 0
-    }
-
+    pub deallocate: bool,
     /// Whether there is write zeroes.
-    pub fn write_zeroes(self) -> bool {
-        self.0 & (1 << 3) != 0
-    }
-
+    pub write_zeroes: bool,
     /// Whether there is verify.
-    pub fn verify(self) -> bool {
-        self.0 & (1 << 7) != 0
-    }
-}
-
-impl fmt::Debug for Optional {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Optional({:#x})", self.0)
-    }
+    pub verify: bool,
 }
 
 /// Bytes that one command of this crate can have: the first page, and those in a list of one page,
@@ -89,6 +70,7 @@ impl Identity {
             power => 1usize.checked_shl(12 + u32::from(power)).unwrap_or(MOST),
         };
         let sgl = page[536] & 3;
+        let has = |bit: u32| number(page, 520..522) & (1 << bit) != 0;
         Self {
             serial: text(4..24),
             model: text(24..64),
@@ -98,7 +80,12 @@ impl Identity {
             sgl: matches!(sgl, 1 | 2),
             alignment: if sgl == 1 { 1 } else { 4 },
             volatile_cache: page[525] & 1 != 0,
-            optional: Optional(number(page, 520..522) as u16),
+            optional: Optional {
+                compare: has(0),
+                deallocate: has(2),
+                write_zeroes: has(3),
+                verify: has(7),
+            },
             logged: u32::from(page[262]).min(63) + 1,
         }
     }
@@ -124,8 +111,7 @@ impl Namespace {
     /// [`Error::Invalid`]: there is no such namespace; [`Error::Unsupported`]: its format is not
     /// one of plain blocks.
     pub(crate) fn of(controller: Arc<Shared>, id: u32, page: &[u8]) -> Result<Self> {
-        let (blocks, shift) = format(id, page)?;
-        Ok(Self {
+        format(id, page).map(|(blocks, shift)| Self {
             controller,
             id,
             blocks,
@@ -190,14 +176,11 @@ mod tests {
         assert_eq!(names, ("S123", "A model", "1.0"));
         assert_eq!(identity.version, (1, 4, 0));
         let optional = identity.optional;
-        assert!(optional.compare() && optional.deallocate() && optional.verify());
-        assert!(!optional.write_zeroes() && !identity.volatile_cache);
+        assert!(optional.compare && optional.deallocate && optional.verify);
+        assert!(!optional.write_zeroes && !identity.volatile_cache);
         assert_eq!((identity.sgl, identity.alignment), (false, 4));
-        let most = [0, 1, 7, 9, 63, 64, 255].map(|power| of(power).max_transfer);
-        assert_eq!(
-            most,
-            [2 << 20, 8192, 512 << 10, 2 << 20, 2 << 20, 2 << 20, 2 << 20]
-        );
+        let kibibytes = [0, 1, 7, 9, 63, 64, 255].map(|power| of(power).max_transfer >> 10);
+        assert_eq!(kibibytes, [2048, 8, 512, 2048, 2048, 2048, 2048]);
         let sgls = [0, 1, 2, 3].map(|bits| {
             page[536] = 0xfc | bits;
             let identity = Identity::of(&page, 0);

@@ -6,26 +6,7 @@
 //! executes them, one queue for each thread, without a lock between them. The words are those of
 //! the specification, but a *logical block* is called a block.
 //!
-//! ```no_run
-//! use pinmap::{Access, Buffer, Device, Registration};
-//! use pinmap_nvme::{Controller, Queue, QueueOptions};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let device = Device::open_pci("0000:01:00.0".parse()?)?;
-//! let controller = Controller::open(&device)?;
-//! let namespace = controller.namespace(1)?;
-//! let mut queue: Queue<Registration> = controller.queue(QueueOptions::new())?;
-//!
-//! let mut buffer = Buffer::new(4096)?;
-//! buffer[..5].copy_from_slice(b"hello");
-//! let memory = buffer.register(&device, Access::ReadWrite)?;
-//! // The command owns the memory until it is done.
-//! let memory = queue.run(namespace.write(0, memory))?.expect("it had memory");
-//! let memory = queue.run(namespace.read(8, memory))?.expect("it had memory");
-//! let buffer = memory.release()?; // what the blocks from 8 on contain
-//! # Ok(())
-//! # }
-//! ```
+//! `docs/nvme.md` has programs, and [`Queue`] a short one.
 //!
 //! # What is guaranteed
 //!
@@ -41,10 +22,8 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod check;
 mod command;
 mod controller;
-mod data;
 mod entry;
 mod error;
 mod identify;

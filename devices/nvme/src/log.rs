@@ -6,23 +6,16 @@ use std::fmt;
 use crate::error::Status;
 use crate::identify::number;
 
-/// A log that the controller keeps, by its number.
-pub(crate) mod page {
-    pub(crate) const ERRORS: u8 = 1;
-    pub(crate) const HEALTH: u8 = 2;
-}
+/// The numbers of logs that the controller keeps.
+pub(crate) const ERRORS: u8 = 1;
+pub(crate) const HEALTH: u8 = 2;
 
-/// Something that a controller reports by itself: a type and a code of the specification. Returned
-/// by [`Controller::event`](crate::Controller::event).
+/// Something that a controller reports by itself: a type and a code of the specification, as the
+/// result of a completion. Returned by [`Controller::event`](crate::Controller::event).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Event(u32);
+pub struct Event(pub(crate) u32);
 
 impl Event {
-    /// An event as the result of a completion has it.
-    pub(crate) fn new(result: u32) -> Self {
-        Self(result)
-    }
-
     /// The type: 0 errors, 1 health, 2 notices, 6 of the commands for blocks, 7 of the vendor.
     pub fn kind(self) -> u8 {
         self.0 as u8 & 7
@@ -123,7 +116,7 @@ impl Logged {
         let entry = |entry: &[u8]| Self {
             number: number(entry, 0..8),
             queue: number(entry, 8..10) as u16,
-            status: Status::new(number(entry, 12..14) as u16 >> 1),
+            status: Status(number(entry, 12..14) as u16 >> 1),
             block: number(entry, 16..24),
             namespace: number(entry, 24..28) as u32,
         };
@@ -138,11 +131,11 @@ mod tests {
 
     #[test]
     fn events_have_types_codes_and_words() {
-        let event = Event::new(0x0001_0100);
+        let event = Event(0x0001_0100);
         assert_eq!((event.kind(), event.code(), event.log()), (0, 1, 1));
         let words = event.to_string();
         assert!(words.contains("invalid value (type 0, code 1)"), "{words}");
-        let words = Event::new(0x0002_0101).to_string();
+        let words = Event(0x0002_0101).to_string();
         assert!(words.contains("temperature"), "{words}");
     }
 
@@ -164,7 +157,7 @@ mod tests {
         (page[0], page[8], page[16], page[24]) = (9, 3, 5, 1);
         page[12..14].copy_from_slice(&[0x03, 0x85]);
         let logged = Logged::all(&page);
-        let status = Status::new(0x4281);
+        let status = Status(0x4281);
         let first = (logged[0].number, logged[0].queue, logged[0].status);
         assert_eq!((logged.len(), first), (1, (9, 3, status)));
         assert_eq!((logged[0].block, logged[0].namespace), (5, 1));

@@ -73,10 +73,10 @@ fn identify(controller: &Controller) -> Outcome {
     let (major, minor, tertiary) = identity.version;
     let optional = identity.optional;
     let commands = [
-        (optional.compare(), "compare"),
-        (optional.deallocate(), "dataset management"),
-        (optional.write_zeroes(), "write zeroes"),
-        (optional.verify(), "verify"),
+        (optional.compare, "compare"),
+        (optional.deallocate, "dataset management"),
+        (optional.write_zeroes, "write zeroes"),
+        (optional.verify, "verify"),
     ];
     let commands = commands.iter().filter(|(known, _)| *known);
     let commands: Vec<&str> = commands.map(|&(_, name)| name).collect();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory: what a controller can read from or write to.
 
+use std::fmt;
 use std::sync::Arc;
 
 use pinmap::{Access, Allocation, Device, Registration, Result};
@@ -11,7 +12,7 @@ use pinmap::{Access, Allocation, Device, Registration, Result};
 ///
 /// A reference is not memory: a command that is forgotten would outlive what it borrows. Other
 /// crates can implement the trait; they then must keep the memory as it is.
-pub trait Memory: 'static {
+pub trait Memory: fmt::Debug + 'static {
     /// The device that reaches the memory.
     fn device(&self) -> &Device;
 

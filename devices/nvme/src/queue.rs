@@ -2,7 +2,6 @@
 //! Queues: where commands are given to the controller, and come back with their memory.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,9 +9,8 @@ use pinmap::{Allocation, ErrorKind, Interrupt};
 
 use crate::admin::{Shared, PAUSE};
 use crate::command::{Command, What};
-use crate::data::Data;
-use crate::entry::Completion;
-use crate::error::{Error, Failed, Result};
+use crate::entry::{Completion, Data};
+use crate::error::{demand, Error, Failed, Result};
 use crate::identify::Identity;
 use crate::memory::Memory;
 use crate::options::QueueOptions;
@@ -25,6 +23,7 @@ mod recover;
 const LIST: usize = PAGE / size_of::<u64>();
 
 /// A command that is done. Returned by [`Queue::wait`] and [`Queue::poll`].
+#[derive(Debug)]
 pub struct Done<M> {
     /// The number that [`Queue::submit`] has returned.
     pub number: u64,
@@ -32,16 +31,6 @@ pub struct Done<M> {
     pub memory: Option<M>,
     /// Whether the command succeeded.
     pub result: Result<()>,
-}
-
-impl<M> fmt::Debug for Done<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let result = &self.result;
-        f.debug_tuple("Done")
-            .field(&self.number)
-            .field(result)
-            .finish()
-    }
 }
 
 /// A queue of commands with memory of the type `M`, and of what is done. Made by
@@ -67,9 +56,9 @@ impl<M> fmt::Debug for Done<M> {
 /// }
 /// # Ok(()) }
 /// ```
+#[derive(Debug)]
 pub struct Queue<M> {
     shared: Arc<Shared>,
-    identity: Arc<Identity>,
     options: QueueOptions,
     number: u16,
     /// `None` only at the end, if the controller cannot be stopped.
@@ -90,12 +79,14 @@ pub struct Queue<M> {
 }
 
 /// Memory of the queue that the controller accesses.
+#[derive(Debug)]
 struct Held {
     pair: Pair,
     /// A page for each command: a list of pages, or of ranges.
     lists: Allocation<u64>,
 }
 
+#[derive(Debug)]
 struct Slot<M> {
     number: u64,
     memory: Option<M>,
@@ -106,18 +97,12 @@ struct Slot<M> {
 }
 
 impl<M: Memory> Queue<M> {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        identity: Arc<Identity>,
-        options: QueueOptions,
-    ) -> Result<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, options: QueueOptions) -> Result<Self> {
         let depth = options.depth;
         // One place stays free, so that a full queue does not look like an empty one.
-        if depth == 0 || u32::from(depth) >= shared.capabilities.entries {
-            let most = shared.capabilities.entries - 1;
-            let words = format!("a queue has 1 to {most} commands in flight, not {depth}");
-            return Err(Error::Invalid(words));
-        }
+        let most = shared.capabilities.entries - 1;
+        let is_possible = (1..=most).contains(&depth.into());
+        demand!(is_possible => "a queue has 1 to {most} commands in flight, not {depth}");
         let device = &shared.device;
         let lists = device.alloc(usize::from(depth) * LIST)?;
         let number = shared.take_number(options.polled)?;
@@ -126,7 +111,7 @@ impl<M: Memory> Queue<M> {
                 true => None,
                 false => Some(device.interrupt(number.into())?),
             };
-            let (pair, generation) = create(&shared, &interrupt, number, depth)?;
+            let (pair, generation) = shared.create(number, depth + 1, interrupt.as_ref())?;
             Ok((interrupt, pair, generation))
         };
         let made = make().inspect_err(|_| shared.give_number(number));
@@ -142,7 +127,6 @@ impl<M: Memory> Queue<M> {
             submitted: 0,
             checked: Instant::now(),
             shared,
-            identity,
             options,
         })
     }
@@ -216,7 +200,7 @@ impl<M: Memory> Queue<M> {
 
     /// Writes the entry for a command, with the identifier that is free next.
     fn give(&mut self, command: &Command<'_, M>) -> Result<()> {
-        let mut entry = command.entry(&self.shared, &self.identity)?;
+        let mut entry = command.entry(&self.shared)?;
         self.renew()?;
         let free = self.free.last().filter(|_| self.room() != 0);
         let &id = free.ok_or(Error::Full)?;
@@ -224,8 +208,9 @@ impl<M: Memory> Queue<M> {
         match &command.what {
             What::Transfer(_, _, memory, bytes) => {
                 let addr = memory.device_addr()?.wrapping_add(bytes.start as u64);
-                let sgl = self.identity.sgl && !self.options.prp;
-                match Data::new(addr, bytes.len(), sgl.then_some(self.identity.alignment))? {
+                let Identity { sgl, alignment, .. } = self.shared.identity;
+                let sgl = (sgl && !self.options.prp).then_some(alignment);
+                match Data::new(addr, bytes.len(), sgl)? {
                     Data::Here(flags, data) => (entry.flags, entry.data) = (flags, data),
                     Data::List(first, second, count) => {
                         let mut pages = [0; LIST];
@@ -312,9 +297,7 @@ impl<M: Memory> Queue<M> {
             if let Some(done) = self.poll()? {
                 return Ok(done);
             }
-            if self.in_flight() == 0 {
-                return Err(Error::Invalid("no command is in flight".into()));
-            }
+            demand!(self.in_flight() != 0 => "no command is in flight");
             self.idle(since)?;
         }
     }
@@ -330,9 +313,7 @@ impl<M: Memory> Queue<M> {
             if let Some(done) = self.poll()? {
                 return Ok(done);
             }
-            if self.in_flight() == 0 {
-                return Err(Error::Invalid("no command is in flight".into()));
-            }
+            demand!(self.in_flight() != 0 => "no command is in flight");
             let Some(interrupt) = &self.interrupt else {
                 let words = "no interrupt for this queue, which is polled";
                 return Err(Error::Unsupported(words.into()));
@@ -400,20 +381,6 @@ impl<M: Memory> Queue<M> {
     }
 }
 
-/// Makes a pair of queues, which the controller has from this generation on.
-fn create(
-    shared: &Shared,
-    interrupt: &Option<Interrupt>,
-    number: u16,
-    depth: u16,
-) -> Result<(Pair, u64)> {
-    let (stride, entries) = (shared.capabilities.stride, depth + 1);
-    let pair = Pair::new(&shared.device, &shared.bar, stride, number, entries)?;
-    let vector = interrupt.as_ref().map(Interrupt::vector);
-    let generation = shared.create(&pair, number, entries, vector)?;
-    Ok((pair, generation))
-}
-
 impl<M> Drop for Queue<M> {
     fn drop(&mut self) {
         if self.shared.delete(self.number, self.generation).is_err() {
@@ -430,15 +397,5 @@ impl<M> Drop for Queue<M> {
         // Whoever gets the number takes the vector.
         self.interrupt = None;
         self.shared.give_number(self.number);
-    }
-}
-
-impl<M> fmt::Debug for Queue<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let in_flight = self.slots.iter().flatten().count();
-        f.debug_struct("Queue")
-            .field("number", &self.number)
-            .field("in_flight", &in_flight)
-            .finish_non_exhaustive()
     }
 }

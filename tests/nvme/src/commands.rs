@@ -151,7 +151,7 @@ pub(crate) fn commands_without_memory() -> Outcome {
     let memory = memory(controller.device(), &bytes)?;
     let memory = returned(queue.run(namespace.write(10, memory).force_unit_access()))?;
     queue.run(namespace.flush())?;
-    if identity.optional.verify() {
+    if identity.optional.verify {
         queue.run(namespace.verify(10..14))?;
     }
     let memory = returned(queue.run(namespace.compare(10, memory)))?;

@@ -192,7 +192,7 @@ fn run(
     let memory = (0..16).map(|_| Ok(Buffer::new(LEN)?.register(device, Access::ReadWrite)?));
     let mut model = Model {
         namespace: controller.namespace(1)?,
-        verifies: controller.identity().optional.verify(),
+        verifies: controller.identity().optional.verify,
         first: number * BLOCKS,
         content: vec![0; BLOCKS as usize * BLOCK],
         random: Random(number),

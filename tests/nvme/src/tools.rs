@@ -160,10 +160,10 @@ pub(crate) fn nvme_cli_tells_the_same() -> Outcome {
     assert_eq!(theirs("vwc")? & 1 != 0, identity.volatile_cache);
     let optional = identity.optional;
     for (bit, ours) in [
-        (0, optional.compare()),
-        (2, optional.deallocate()),
-        (3, optional.write_zeroes()),
-        (7, optional.verify()),
+        (0, optional.compare),
+        (2, optional.deallocate),
+        (3, optional.write_zeroes),
+        (7, optional.verify),
     ] {
         assert_eq!((theirs("oncs")? >> bit) & 1 != 0, ours, "bit {bit} of oncs");
     }

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{create, Done, Queue, Slot};
+use super::{Done, Queue, Slot};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 
@@ -111,8 +111,8 @@ impl<M: Memory> Queue<M> {
     pub(super) fn renew(&mut self) -> Result<()> {
         if self.generation != self.shared.generation() {
             self.end(|_| Error::Reset);
-            let depth = self.options.depth;
-            let made = create(&self.shared, &self.interrupt, self.number, depth)?;
+            let (entries, interrupt) = (self.options.depth + 1, self.interrupt.as_ref());
+            let made = self.shared.create(self.number, entries, interrupt)?;
             (self.held().pair, self.generation) = made;
         }
         Ok(())
