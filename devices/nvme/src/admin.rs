@@ -24,10 +24,12 @@ use std::time::{Duration, Instant};
 
 use pinmap::{Allocation, Bar, Device, ErrorKind, Interrupt};
 
+use crate::cmb::Cmb;
 use crate::entry::{Completion, Entry};
 use crate::error::{Error, Result};
 use crate::identify::Identity;
 use crate::log::Event;
+use crate::options::QueueOptions;
 use crate::pair::Pair;
 use crate::registers::{Block, Capabilities, State, ENABLED, SHUT_DOWN};
 use crate::PAGE;
@@ -63,10 +65,11 @@ mod opcode {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) device: Device,
-    bar: Bar,
+    pub(crate) bar: Bar,
     pub(crate) identity: Identity,
     pub(crate) capabilities: Capabilities,
     block: Block,
+    cmb: Option<Cmb>,
     generation: AtomicU64,
     /// The interrupt of the admin queue.
     interrupt: Interrupt,
@@ -100,11 +103,16 @@ impl Shared {
         }
         let bar = device.bar(0)?;
         let block: Block = bar.registers(0)?;
+        let capabilities = Capabilities::of(block.capabilities().read())?;
         let mut shared = Self {
             device: device.clone(),
             identity: Identity::default(),
-            capabilities: Capabilities::of(block.capabilities().read())?,
+            capabilities,
             bar,
+            cmb: match capabilities.has_cmb {
+                true => Cmb::find(device, &block)?,
+                false => None,
+            },
             block,
             generation: AtomicU64::new(0),
             interrupt: device.interrupt(0)?,
@@ -166,19 +174,15 @@ impl Shared {
     }
 
     fn enable(&self, admin: &mut Admin) -> Result<()> {
-        let pair = Pair::new(
-            &self.device,
-            &self.bar,
-            self.capabilities.stride,
-            0,
-            ENTRIES,
-        )?;
-        let pair = admin.pair.insert(pair);
+        let pair = admin.pair.insert(Pair::new(self, 0, ENTRIES, None)?);
         let (submissions, completions) = pair.addresses()?;
         let entries = u32::from(ENTRIES) - 1;
         self.block.admin_entries().write((entries << 16) | entries);
         self.block.admin_submissions().write(submissions);
         self.block.admin_completions().write(completions);
+        if let Some(cmb) = &self.cmb {
+            cmb.begin(&self.block);
+        }
         self.block.configuration().write(ENABLED);
         self.wait_for(self.capabilities.patience, |state| {
             Ok(state.works()?.is_ready())
@@ -317,12 +321,17 @@ impl Shared {
     pub(crate) fn create(
         &self,
         number: u16,
-        entries: u16,
+        options: &QueueOptions,
         interrupt: Option<&Interrupt>,
     ) -> Result<(Pair, u64)> {
         let mut admin = self.admin();
-        let stride = self.capabilities.stride;
-        let pair = Pair::new(&self.device, &self.bar, stride, number, entries)?;
+        let entries = options.depth + 1;
+        let place = match (options.in_controller, &self.cmb) {
+            (false, _) => None,
+            (true, Some(cmb)) => Some(cmb.place(number, admin.taken.len(), entries)?),
+            (true, None) => return Err(Error::Unsupported("no memory for commands".into())),
+        };
+        let pair = Pair::new(self, number, entries, place)?;
         let (submissions, completions) = pair.addresses()?;
         let size = (u32::from(entries - 1) << 16) | u32::from(number);
         let interrupts = interrupt.map_or(0, |interrupt| (interrupt.vector() << 16) | 2);

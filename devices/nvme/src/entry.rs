@@ -54,6 +54,24 @@ impl Entry {
             ..Self::default()
         }
     }
+
+    /// The entry as words, for memory that is written by these.
+    pub(crate) fn quads(&self) -> [u64; 8] {
+        let pair = |low: u32, high: u32| (u64::from(high) << 32) | u64::from(low);
+        let head = u32::from_le_bytes([self.opcode, self.flags, 0, 0]) | (u32::from(self.id) << 16);
+        let ([at, more], [a, b, c, d, e, f]) = (self.data, self.words);
+        let head = pair(head, self.namespace);
+        [
+            head,
+            0,
+            self.metadata,
+            at,
+            more,
+            pair(a, b),
+            pair(c, d),
+            pair(e, f),
+        ]
+    }
 }
 
 impl Descriptor for Completion {

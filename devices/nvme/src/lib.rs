@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod cmb;
 mod command;
 mod controller;
 mod entry;

@@ -19,6 +19,7 @@ pub struct QueueOptions {
     pub(crate) poll_first: Duration,
     pub(crate) timeout: Duration,
     pub(crate) prp: bool,
+    pub(crate) in_controller: bool,
 }
 
 impl QueueOptions {
@@ -31,6 +32,7 @@ impl QueueOptions {
             poll_first: Duration::ZERO,
             timeout: Duration::from_secs(30),
             prp: false,
+            in_controller: false,
         }
     }
 
@@ -67,6 +69,15 @@ impl QueueOptions {
     #[must_use]
     pub fn prp(mut self) -> Self {
         self.prp = true;
+        self
+    }
+
+    /// Puts the commands into the controller's own memory (its controller memory buffer), from
+    /// where it need not fetch them. Controllers of NVM Express 1.4 can have such memory, of which
+    /// each of their queues has the same part.
+    #[must_use]
+    pub fn in_controller(mut self) -> Self {
+        self.in_controller = true;
         self
     }
 }

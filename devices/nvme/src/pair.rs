@@ -3,15 +3,25 @@
 //!
 //! The caller has fewer commands in flight than there are entries, so neither queue is ever full.
 
-use pinmap::{Access, Allocation, Bar, CompletionRing, Device, RegisterArray, Result, WriteOnly};
+use pinmap::{Access, Allocation, Bar, CompletionRing, RegisterArray, Result, WriteOnly};
 
+use crate::admin::Shared;
 use crate::entry::{Completion, Entry};
 use crate::registers::DOORBELLS;
+
+/// Where commands are: in memory, or in the controller, which has this address for it.
+#[derive(Debug)]
+enum Submissions {
+    Here(Allocation<Entry>),
+    There(Bar, u64),
+}
 
 /// Queues in memory that the controller reaches.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    submissions: Allocation<Entry>,
+    submissions: Submissions,
+    /// Entries of each queue.
+    entries: usize,
     completions: CompletionRing<Completion>,
     /// The tail of the one, and the head of the other.
     doorbells: RegisterArray<u32, WriteOnly>,
@@ -24,19 +34,23 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Makes the pair with a number; its doorbells are `stride` bytes apart.
+    /// Makes the pair with a number, whose commands are in memory, or at a place in the controller.
     pub(crate) fn new(
-        device: &Device,
-        bar: &Bar,
-        stride: usize,
+        shared: &Shared,
         number: u16,
         entries: u16,
+        place: Option<(Bar, u64)>,
     ) -> Result<Self> {
+        let (device, stride) = (&shared.device, shared.capabilities.stride);
         let at = DOORBELLS + 2 * usize::from(number) * stride;
         Ok(Self {
-            submissions: device.alloc(entries.into())?,
+            submissions: match place {
+                None => Submissions::Here(device.alloc(entries.into())?),
+                Some((bar, addr)) => Submissions::There(bar, addr),
+            },
+            entries: entries.into(),
             completions: device.completion_ring(entries.into(), Access::ReadWrite)?,
-            doorbells: bar.register_array(at, stride, 2)?,
+            doorbells: shared.bar.register_array(at, stride, 2)?,
             tail: 0,
             untold: false,
             taken: 0,
@@ -45,15 +59,25 @@ impl Pair {
 
     /// The device addresses of commands and completions.
     pub(crate) fn addresses(&self) -> Result<(u64, u64)> {
-        let completions = self.completions.device_addr()?;
-        Ok((self.submissions.device_addr(), completions))
+        let submissions = match &self.submissions {
+            Submissions::Here(memory) => memory.device_addr(),
+            Submissions::There(_, addr) => *addr,
+        };
+        Ok((submissions, self.completions.device_addr()?))
     }
 
     /// Writes the next command. The controller learns of it by [`tell`](Self::tell).
     #[inline]
     pub(crate) fn push(&mut self, entry: Entry) -> Result<()> {
-        self.submissions.set(self.tail, entry)?;
-        self.tail = (self.tail + 1) % self.submissions.len();
+        match &mut self.submissions {
+            Submissions::Here(memory) => memory.set(self.tail, entry)?,
+            Submissions::There(bar, _) => {
+                bar.write_slice(self.tail * size_of::<Entry>(), &entry.quads())?;
+                // The doorbell must not overtake it.
+                bar.flush();
+            }
+        }
+        self.tail = (self.tail + 1) % self.entries;
         self.untold = true;
         Ok(())
     }
@@ -71,7 +95,7 @@ impl Pair {
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Completion>> {
         let completion = self.completions.pop()?;
-        let (head, len) = (self.completions.head(), self.completions.len() as u64);
+        let (head, len) = (self.completions.head(), self.entries as u64);
         let untold = head - self.taken;
         if untold != 0 && (completion.is_none() || untold >= len / 2) {
             self.taken = head;

@@ -111,7 +111,7 @@ impl<M: Memory> Queue<M> {
                 true => None,
                 false => Some(device.interrupt(number.into())?),
             };
-            let (pair, generation) = shared.create(number, depth + 1, interrupt.as_ref())?;
+            let (pair, generation) = shared.create(number, &options, interrupt.as_ref())?;
             Ok((interrupt, pair, generation))
         };
         let made = make().inspect_err(|_| shared.give_number(number));

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 pinmap::registers! {
     /// The registers before the doorbells.
-    pub(crate) struct Block: 0x38 {
+    pub(crate) struct Block: 0x5c {
         0x00 => capabilities: ReadOnly<u64>,
         0x08 => version: ReadOnly<u32>,
         0x14 => configuration: ReadWrite<u32>,
@@ -15,6 +15,10 @@ pinmap::registers! {
         0x24 => admin_entries: WriteOnly<u32>,
         0x28 => admin_submissions: WriteOnly<u64>,
         0x30 => admin_completions: WriteOnly<u64>,
+        0x38 => cmb_location: ReadOnly<u32>,
+        0x3c => cmb_size: ReadOnly<u32>,
+        0x50 => cmb_control: WriteOnly<u64>,
+        0x58 => cmb_status: ReadOnly<u32>,
     }
 }
 
@@ -79,6 +83,8 @@ pub(crate) struct Capabilities {
     pub(crate) patience: Duration,
     /// Bytes from one doorbell to the next.
     pub(crate) stride: usize,
+    /// Whether there are registers for a controller memory buffer as NVM Express 1.4 has it.
+    pub(crate) has_cmb: bool,
 }
 
 impl Capabilities {
@@ -107,6 +113,7 @@ impl Capabilities {
             // In units of half a second; none says 0.
             patience: Duration::from_millis(500 * bits(24, 8).max(1)),
             stride: 4 << bits(32, 4),
+            has_cmb: bits(57, 1) != 0,
         })
     }
 }
@@ -120,7 +127,7 @@ mod tests {
         let capabilities = Capabilities::of(0x0240_0820_0f01_07ff).expect("supported");
         assert_eq!(capabilities.entries, 2048);
         assert_eq!(capabilities.patience, Duration::from_millis(7500));
-        assert_eq!(capabilities.stride, 4);
+        assert_eq!((capabilities.stride, capabilities.has_cmb), (4, true));
     }
 
     #[test]

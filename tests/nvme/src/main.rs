@@ -67,7 +67,8 @@ const TESTS: &[Test] = tests! {
         killed_program_leaves_a_controller_that_comes_up;
     plug:
         pulled_controller_is_gone_and_comes_back
-        controller_is_pulled_while_it_works;
+        controller_is_pulled_while_it_works
+        commands_are_in_the_controllers_memory;
     program:
         command_lists_and_copies;
     random:

@@ -42,7 +42,8 @@ fn plug() -> Result<String, Box<dyn StdError>> {
         let found = names.into_iter().find(is_it);
         if found.is_none() {
             // Refused while the one before is being pulled, or if it is there already.
-            monitor("device_add nvme,id=spare,serial=spare,bus=empty-port,drive=spare").ok()?;
+            let added = "nvme,id=spare,serial=spare,bus=empty-port,drive=spare,cmb_size_mb=1";
+            monitor(&format!("device_add {added}")).ok()?;
         }
         found
     })?;
@@ -77,6 +78,51 @@ pub(crate) fn pulled_controller_is_gone_and_comes_back() -> Outcome {
         drop((queue, namespace, controller));
         wait_until_pulled(&function)?;
     }
+    Ok(())
+}
+
+pub(crate) fn commands_are_in_the_controllers_memory() -> Outcome {
+    let function = plug()?;
+    let device = Device::open_pci(function.parse()?)?;
+    let controller = Controller::open(&device)?;
+    let memory = device.bar(2)?;
+    let options = QueueOptions::new().in_controller();
+    for round in 0..2 {
+        memory.write_slice(0, &[0u64; 512])?;
+        let mut queue = controller.queue(options.depth(3))?;
+        // It takes three laps, and goes on after a reset.
+        (0..6).try_for_each(|block| works(&controller, &mut queue, 8 * block))?;
+        controller.reset()?;
+        works(&controller, &mut queue, 64 + 8 * round)?;
+        // The first entries are those after the reset: of a write and a read of this namespace.
+        for (entry, opcode) in [1, 2].into_iter().enumerate() {
+            let word = |number: usize| memory.read::<u32>(64 * entry + 4 * number);
+            let found = (word(0)? & 0xff, word(1)?, u64::from(word(10)?), word(12)?);
+            assert_eq!(found, (opcode, 1, 64 + 8 * round, 7));
+        }
+    }
+    // Each of the queues has its own part, and all parts are in the memory.
+    let mut queues = Vec::new();
+    while let Ok(queue) = controller.queue::<Registration>(options.depth(63).polled()) {
+        queues.push(queue);
+    }
+    assert!(queues.len() >= 4);
+    for (block, queue) in (0..).zip(&mut queues) {
+        works(&controller, queue, 8 * block)?;
+    }
+    drop(queues);
+    let error = controller.queue::<Registration>(options.depth(2000));
+    let words = error.expect_err("a part is smaller").to_string();
+    assert!(
+        words.contains("commands in flight of each queue"),
+        "{words}"
+    );
+    drop((controller, memory, device));
+    monitor("device_del spare")?;
+    wait_until_pulled(&function)?;
+
+    let error = crate::setup::controller()?.queue::<Registration>(options);
+    assert!(matches!(error, Err(Error::Unsupported(_))), "{error:?}");
     Ok(())
 }
 

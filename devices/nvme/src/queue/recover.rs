@@ -111,8 +111,8 @@ impl<M: Memory> Queue<M> {
     pub(super) fn renew(&mut self) -> Result<()> {
         if self.generation != self.shared.generation() {
             self.end(|_| Error::Reset);
-            let (entries, interrupt) = (self.options.depth + 1, self.interrupt.as_ref());
-            let made = self.shared.create(self.number, entries, interrupt)?;
+            let (options, interrupt) = (&self.options, self.interrupt.as_ref());
+            let made = self.shared.create(self.number, options, interrupt)?;
             (self.held().pair, self.generation) = made;
         }
         Ok(())
