@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 use pinmap::{Allocation, Bar, Device, ErrorKind, Interrupt};
 
 use crate::cmb::Cmb;
-use crate::entry::{Completion, Entry};
-use crate::error::{Error, Result};
+use crate::entry::{entry, Completion, Entry};
+use crate::error::{demand, Error, Result};
 use crate::identify::Identity;
 use crate::log::Event;
 use crate::options::QueueOptions;
 use crate::pair::Pair;
-use crate::registers::{Block, Capabilities, State, ENABLED, SHUT_DOWN};
+use crate::registers::{Block, Capabilities, ENABLED, FAILED, READY, SHUT_DOWN};
 use crate::PAGE;
 
 /// How long a command of the admin queue may take.
@@ -93,26 +93,19 @@ impl Shared {
     /// Brings the controller up, and identifies it.
     pub(crate) fn new(device: &Device) -> Result<Self> {
         let info = device.info()?;
-        if info.class != 0x01_0802 {
-            let words = format!("{device} has the class {:06x}, and NVMe 010802", info.class);
-            return Err(Error::Invalid(words));
-        }
-        if !info.coherent {
-            let what = "no view of the CPU's caches, which this driver relies on";
-            return Err(Error::Unsupported(what.into()));
-        }
+        let class = info.class;
+        demand!(Invalid, class == 0x01_0802 =>
+            "{device} has the class {class:06x}, and NVMe 010802");
+        let what = "no view of the CPU's caches, which this driver relies on";
+        demand!(Unsupported, info.coherent => "{what}");
         let bar = device.bar(0)?;
         let block: Block = bar.registers(0)?;
-        let capabilities = Capabilities::of(block.capabilities().read())?;
         let mut shared = Self {
             device: device.clone(),
             identity: Identity::default(),
-            capabilities,
+            capabilities: Capabilities::of(block.capabilities().read())?,
             bar,
-            cmb: match capabilities.has_cmb {
-                true => Cmb::find(device, &block)?,
-                false => None,
-            },
+            cmb: Cmb::find(device, &block),
             block,
             generation: AtomicU64::new(0),
             interrupt: device.interrupt(0)?,
@@ -163,11 +156,11 @@ impl Shared {
         let (configuration, patience) = (self.block.configuration(), self.capabilities.patience);
         let now = configuration.read();
         // It may be coming up, and then must not be disabled before it has.
-        if now & 1 != 0 && !State::read(&self.block)?.is_ready() {
-            let _ = self.wait_for(patience, |state| Ok(state.works()?.is_ready()));
+        if now & 1 != 0 && !self.is_ready()? {
+            let _ = self.wait_for(patience, READY, READY);
         }
         configuration.write(now & !(1 | (3 << 14)));
-        match self.wait_for(patience, |state| Ok(!state.is_ready())) {
+        match self.wait_for(patience, READY, 0) {
             Err(Error::TimedOut) => Ok(self.device.reset()?),
             other => other,
         }
@@ -184,9 +177,7 @@ impl Shared {
             cmb.begin(&self.block);
         }
         self.block.configuration().write(ENABLED);
-        self.wait_for(self.capabilities.patience, |state| {
-            Ok(state.works()?.is_ready())
-        })?;
+        self.wait_for(self.capabilities.patience, READY, READY)?;
         admin.is_up = true;
         // Feature 7: the number of queues of both kinds, less one.
         let wanted = u32::from(QUEUES) - 1;
@@ -204,17 +195,26 @@ impl Shared {
         }
     }
 
-    /// Waits until the status register says something.
-    fn wait_for(&self, most: Duration, done: impl Fn(State) -> Result<bool>) -> Result<()> {
+    /// Reads the status register.
+    fn status(&self) -> Result<u32> {
+        match self.block.status().read() {
+            // The root complex answers so for a function that is not there.
+            u32::MAX => Err(Error::Gone),
+            status => Ok(status),
+        }
+    }
+
+    /// Waits until bits of the status register have a value. A controller that fails is not ready.
+    fn wait_for(&self, most: Duration, bits: u32, value: u32) -> Result<()> {
         let deadline = Instant::now() + most;
         loop {
             // Looked at before the register, in case that this thread has not run for a while.
             let is_late = Instant::now() > deadline;
-            if done(State::read(&self.block)?)? {
-                return Ok(());
-            }
-            if is_late {
-                return Err(Error::TimedOut);
+            match self.status()? {
+                status if status & FAILED != 0 && value == READY => return Err(Error::Fatal),
+                status if status & bits == value => return Ok(()),
+                _ if is_late => return Err(Error::TimedOut),
+                _ => {}
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -227,12 +227,15 @@ impl Shared {
     /// [`Error::Gone`], [`Error::Fatal`].
     pub(crate) fn check(&self) -> Result<()> {
         self.look_for_device()?;
-        State::read(&self.block)?.works().map(drop)
+        match self.status()? & FAILED {
+            0 => Ok(()),
+            _ => Err(Error::Fatal),
+        }
     }
 
     /// Whether the controller is enabled, and so can answer.
     pub(crate) fn is_ready(&self) -> Result<bool> {
-        Ok(State::read(&self.block)?.is_ready())
+        Ok(self.status()? & READY != 0)
     }
 
     /// Looks whether the device is there, without its registers, access to which would end the
@@ -291,8 +294,8 @@ impl Shared {
         if self.generation() != generation {
             return Ok(());
         }
-        let command = (u32::from(id) << 16) | u32::from(number);
-        let entry = Entry::new(opcode::ABORT, 0, [command, 0]);
+        let command = (u64::from(id) << 16) | u64::from(number);
+        let entry = entry(opcode::ABORT, 0, 0, [command, 0]);
         admin.execute(self, entry).map(drop)
     }
 
@@ -333,14 +336,18 @@ impl Shared {
         };
         let pair = Pair::new(self, number, entries, place)?;
         let (submissions, completions) = pair.addresses()?;
-        let size = (u32::from(entries - 1) << 16) | u32::from(number);
-        let interrupts = interrupt.map_or(0, |interrupt| (interrupt.vector() << 16) | 2);
-        let words = [size, interrupts | 1];
-        let entry = Entry::new(opcode::CREATE_COMPLETIONS, completions, words);
-        admin.execute(self, entry)?;
-        let words = [size, (u32::from(number) << 16) | 1];
-        let entry = Entry::new(opcode::CREATE_SUBMISSIONS, submissions, words);
-        let created = admin.execute(self, entry);
+        let size = (u64::from(entries - 1) << 16) | u64::from(number);
+        // The upper halves: memory in one piece (bit 0), interrupts (1) and their vector (16 on),
+        // or the completions of a queue of commands.
+        let vector = interrupt.map_or(0, |interrupt| (interrupt.vector() << 16) | 2);
+        let words = size | (u64::from(vector | 1) << 32);
+        admin.execute(
+            self,
+            entry(opcode::CREATE_COMPLETIONS, 0, completions, [words, 0]),
+        )?;
+        let words = size | (u64::from(number) << 48) | (1 << 32);
+        let create = entry(opcode::CREATE_SUBMISSIONS, 0, submissions, [words, 0]);
+        let created = admin.execute(self, create);
         if let Err(error) = created {
             // The first error counts.
             let _ = admin.delete(self, opcode::DELETE_COMPLETIONS, number);
@@ -363,37 +370,33 @@ impl Shared {
 impl Drop for Shared {
     /// Shuts the controller down, so that what is in its caches is not lost, and disables it.
     fn drop(&mut self) {
-        if self.check().is_err() {
-            return;
-        }
         let configuration = self.block.configuration();
-        if configuration.read() & 1 == 0 {
+        if self.check().is_err() || configuration.read() & 1 == 0 {
             return;
         }
         configuration.write(ENABLED | SHUT_DOWN);
-        // If it does not answer, nothing more can be done.
-        let _ = self.wait_for(SHUT_DOWN_PATIENCE, |state| Ok(state.is_shut_down()));
+        // Until both bits say so. If it does not answer, nothing more can be done.
+        let _ = self.wait_for(SHUT_DOWN_PATIENCE, 3 << 2, 2 << 2);
         let _ = self.disable();
     }
 }
 
 impl Admin {
     fn delete(&mut self, shared: &Shared, opcode: u8, number: u16) -> Result<()> {
-        let entry = Entry::new(opcode, 0, [number.into(), 0]);
-        self.execute(shared, entry).map(drop)
+        self.execute(shared, entry(opcode, 0, 0, [number.into(), 0]))
+            .map(drop)
     }
 
     /// Sets a feature, and returns the result.
     fn set(&mut self, shared: &Shared, feature: u32, value: u32) -> Result<u32> {
-        let entry = Entry::new(opcode::SET_FEATURES, 0, [feature, value]);
-        self.execute(shared, entry)
+        let words = u64::from(feature) | (u64::from(value) << 32);
+        self.execute(shared, entry(opcode::SET_FEATURES, 0, 0, [words, 0]))
     }
 
     /// Has the controller fill the page, and returns that.
     fn ask(&mut self, shared: &Shared, opcode: u8, namespace: u32, word: u32) -> Result<Vec<u8>> {
-        let mut entry = Entry::new(opcode, self.page.device_addr(), [word, 0]);
-        entry.namespace = namespace;
-        self.execute(shared, entry)?;
+        let addr = self.page.device_addr();
+        self.execute(shared, entry(opcode, namespace, addr, [word.into(), 0]))?;
         Ok(self.page.to_vec())
     }
 
@@ -408,8 +411,8 @@ impl Admin {
     /// Has a command wait for the next event.
     fn listen(&mut self) -> Result<()> {
         let pair = self.pair.as_mut().ok_or(Error::Down)?;
-        let mut entry = Entry::new(opcode::EVENT, 0, [0; 2]);
-        entry.id = EVENT;
+        let mut entry = entry(opcode::EVENT, 0, 0, [0; 2]);
+        entry[0] |= u64::from(EVENT) << 16;
         pair.push(entry)?;
         pair.tell();
         Ok(())

@@ -11,7 +11,7 @@ use std::ops::Range;
 use pinmap::{Bar, Device};
 
 use crate::entry::Entry;
-use crate::error::{Error, Result};
+use crate::error::{demand, Result};
 use crate::registers::Block;
 use crate::PAGE;
 
@@ -26,18 +26,19 @@ const USED: u64 = 2;
 pub(crate) struct Cmb(Bar);
 
 impl Cmb {
-    /// Finds the buffer, if the controller has one for commands.
-    pub(crate) fn find(device: &Device, block: &Block) -> Result<Option<Self>> {
+    /// Finds the buffer, if the controller has one for commands that the program can map.
+    pub(crate) fn find(device: &Device, block: &Block) -> Option<Self> {
+        // Whether there are registers for it as NVM Express 1.4 has them.
+        if block.capabilities().read() & (1 << 57) == 0 {
+            return None;
+        }
         block.cmb_control().write(TOLD);
-        let (location, size) = (block.cmb_location().read(), block.cmb_size().read());
-        let Some((bar, bytes)) = bytes(location, size) else {
-            return Ok(None);
-        };
-        let bar = device.bar(bar)?;
-        let cmb = Self(bar.window(bytes.start..bytes.end.min(bar.len()))?);
+        let (bar, bytes) = bytes(block.cmb_location().read(), block.cmb_size().read())?;
+        let bar = device.bar(bar).ok()?;
+        let cmb = Self(bar.window(bytes.start..bytes.end.min(bar.len())).ok()?);
         cmb.begin(block);
         // Bit 0: the controller cannot have it at these addresses.
-        Ok((block.cmb_status().read() & 1 == 0).then_some(cmb))
+        (block.cmb_status().read() & 1 == 0).then_some(cmb)
     }
 
     /// Has the controller use the buffer, also after a reset.
@@ -48,12 +49,9 @@ impl Cmb {
     /// The place of so many commands of one of the queues, and its address.
     pub(crate) fn place(&self, queue: u16, queues: usize, entries: u16) -> Result<(Bar, u64)> {
         let len = self.0.len() / queues as u64 / PAGE as u64 * PAGE as u64;
-        let most = len / size_of::<Entry>() as u64;
-        if u64::from(entries) > most {
-            let most = most.saturating_sub(1);
-            let what = format!("memory of its own for {most} commands in flight of each queue");
-            return Err(Error::Unsupported(what));
-        }
+        let most = (len / size_of::<Entry>() as u64).saturating_sub(1);
+        demand!(Unsupported, u64::from(entries) <= most + 1 =>
+            "memory of its own for {most} commands in flight of each queue");
         let at = u64::from(queue - 1) * len;
         Ok((self.0.window(at..at + len)?, BASE + at))
     }

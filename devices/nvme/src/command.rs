@@ -9,9 +9,9 @@ use std::sync::Arc;
 use pinmap::Access;
 
 use crate::admin::Shared;
-use crate::entry::Entry;
-use crate::error::{demand, Error, Result};
-use crate::identify::{Identity, Namespace, Optional};
+use crate::entry::{entry, Entry};
+use crate::error::{demand, Result};
+use crate::identify::{Namespace, Optional};
 use crate::memory::Memory;
 
 /// Ranges that dataset management takes.
@@ -21,18 +21,6 @@ const BLOCKS: u64 = 1 << 16;
 
 /// A command, with the memory that it is to own. Made by a [`Namespace`], executed by a
 /// [`Queue`](crate::Queue), which checks it.
-///
-/// ```no_run
-/// use pinmap::Registration;
-/// use pinmap_nvme::{Namespace, Queue};
-/// # fn f(
-/// #     queue: &mut Queue<Registration>, namespace: &Namespace, memory: Registration,
-/// # ) -> Result<(), pinmap_nvme::Error> {
-/// // The second page of the memory, to block 100, past all caches.
-/// queue.submit(namespace.write(100, memory).part(4096..8192).force_unit_access())?;
-/// let done = queue.wait()?;
-/// # Ok(()) }
-/// ```
 #[derive(Debug)]
 #[must_use = "a command does nothing before a queue has it"]
 pub struct Command<'n, M> {
@@ -58,9 +46,9 @@ pub(crate) enum Opcode {
 pub(crate) enum What<'n, M> {
     /// With memory, from a block on.
     Transfer(Opcode, u64, M, Range<usize>),
-    Blocks(Opcode, Range<u64>),
+    /// With blocks, or for all.
+    Plain(Opcode, Option<Range<u64>>),
     Deallocate(&'n [Range<u64>]),
-    Flush,
 }
 
 impl Namespace {
@@ -82,12 +70,12 @@ impl Namespace {
 
     /// Makes blocks read as zeroes.
     pub fn write_zeroes<M>(&self, blocks: Range<u64>) -> Command<'_, M> {
-        self.command(What::Blocks(Opcode::WriteZeroes, blocks))
+        self.command(What::Plain(Opcode::WriteZeroes, Some(blocks)))
     }
 
     /// Reads blocks without memory, to see whether the controller can.
     pub fn verify<M>(&self, blocks: Range<u64>) -> Command<'_, M> {
-        self.command(What::Blocks(Opcode::Verify, blocks))
+        self.command(What::Plain(Opcode::Verify, Some(blocks)))
     }
 
     /// Tells that up to 256 ranges of blocks are not needed any more (dataset management). Until
@@ -98,7 +86,7 @@ impl Namespace {
 
     /// Makes what was written before survive a loss of power.
     pub fn flush<M>(&self) -> Command<'_, M> {
-        self.command(What::Flush)
+        self.command(What::Plain(Opcode::Flush, None))
     }
 
     fn transfer<M: Memory>(&self, opcode: Opcode, block: u64, memory: M) -> Command<'_, M> {
@@ -144,48 +132,48 @@ impl<M: Memory> Command<'_, M> {
     pub(crate) fn entry(&self, controller: &Arc<Shared>) -> Result<Entry> {
         let (namespace, identity) = (self.namespace, &controller.identity);
         let is_ours = Arc::ptr_eq(&namespace.controller, controller);
-        demand!(is_ours => "the namespace is another controller's");
-        let mut words = [0; 6];
+        demand!(Invalid, is_ours => "the namespace is another controller's");
+        let mut words = [0; 2];
         let (opcode, blocks) = match &self.what {
             What::Transfer(opcode, first, memory, bytes) => {
-                check_memory(namespace, identity, memory.len(), bytes)?;
+                let (len, wanted) = (memory.len(), bytes.len());
+                let (block, most) = (namespace.block_len(), identity.max_transfer);
+                demand!(Invalid, bytes.end <= len => "the bytes {bytes:?} are not in {len} bytes");
+                demand!(Invalid, wanted != 0 && wanted % block == 0 =>
+                    "{wanted} bytes are not whole blocks of {block} bytes");
+                demand!(Invalid, wanted <= most =>
+                    "{wanted} bytes are more than one command has, {most}");
                 let device = memory.device();
                 // A context has one file, however many there are of its `Device`.
                 let is_ours = device.as_raw_fd() == controller.device.as_raw_fd();
-                demand!(is_ours => "the memory is of {device}");
+                demand!(Invalid, is_ours => "the memory is of {device}");
                 let is_enough = *opcode != Opcode::Read || memory.access() == Access::ReadWrite;
-                demand!(is_enough => "the controller may only read this memory (Access::Read)");
-                let blocks = bytes.len() as u64 >> namespace.shift;
+                demand!(Invalid, is_enough =>
+                    "the controller may only read this memory (Access::Read)");
+                let blocks = wanted as u64 >> namespace.shift;
                 // If that overflows, it is beyond the end as well.
                 (*opcode, Some(*first..first.saturating_add(blocks)))
             }
-            What::Blocks(opcode, blocks) => (*opcode, Some(blocks.clone())),
+            What::Plain(opcode, blocks) => (*opcode, blocks.clone()),
             What::Deallocate(ranges) => {
                 let count = ranges.len();
-                demand!((1..=RANGES).contains(&count) => "{count} ranges are not 1 to {RANGES}");
+                let is_possible = (1..=RANGES).contains(&count);
+                demand!(Invalid, is_possible => "{count} ranges are not 1 to {RANGES}");
                 for blocks in *ranges {
                     check_blocks(namespace, blocks, u32::MAX.into())?;
                 }
                 // Bit 2 of the attributes: deallocate.
-                words[..2].copy_from_slice(&[count as u32 - 1, 1 << 2]);
+                words[0] = (count as u64 - 1) | (1 << 34);
                 (Opcode::Deallocate, None)
             }
-            What::Flush => (Opcode::Flush, None),
         };
         check_opcode(opcode, identity.optional)?;
         if let Some(blocks) = blocks {
             check_blocks(namespace, &blocks, BLOCKS)?;
-            words[0] = blocks.start as u32;
-            words[1] = (blocks.start >> 32) as u32;
-            words[2] = (blocks.end - blocks.start - 1) as u32;
-            words[2] |= u32::from(self.force_unit_access) << 30;
+            let force = u64::from(self.force_unit_access) << 30;
+            words = [blocks.start, (blocks.end - blocks.start - 1) | force];
         }
-        Ok(Entry {
-            opcode: opcode as u8,
-            namespace: namespace.id,
-            words,
-            ..Entry::default()
-        })
+        Ok(entry(opcode as u8, namespace.id, 0, words))
     }
 }
 
@@ -198,24 +186,7 @@ fn check_opcode(opcode: Opcode, optional: Optional) -> Result<()> {
         Opcode::Verify => (optional.verify, "verify"),
         Opcode::Flush | Opcode::Write | Opcode::Read => (true, ""),
     };
-    match known {
-        true => Ok(()),
-        false => Err(Error::Unsupported(format!("no command {name}"))),
-    }
-}
-
-/// Checks a part of memory that has `len` bytes.
-fn check_memory(
-    namespace: &Namespace,
-    identity: &Identity,
-    len: usize,
-    bytes: &Range<usize>,
-) -> Result<()> {
-    let (wanted, block, most) = (bytes.len(), namespace.block_len(), identity.max_transfer);
-    demand!(bytes.end <= len => "the bytes {bytes:?} are not in {len} bytes");
-    let is_whole = wanted != 0 && wanted % block == 0;
-    demand!(is_whole => "{wanted} bytes are not whole blocks of {block} bytes");
-    demand!(wanted <= most => "{wanted} bytes are more than one command has, {most}");
+    demand!(Unsupported, known => "no command {name}");
     Ok(())
 }
 
@@ -224,8 +195,8 @@ fn check_blocks(namespace: &Namespace, blocks: &Range<u64>, most: u64) -> Result
     let Range { start, end } = *blocks;
     let Namespace { id, blocks, .. } = namespace;
     let are_there = start < end && end <= *blocks;
-    demand!(are_there => "namespace {id} has the blocks 0..{blocks}, not {start}..{end}");
+    demand!(Invalid, are_there => "namespace {id} has the blocks 0..{blocks}, not {start}..{end}");
     let count = end - start;
-    demand!(count <= most => "{count} blocks are more than one command has, {most}");
+    demand!(Invalid, count <= most => "{count} blocks are more than one command has, {most}");
     Ok(())
 }

@@ -8,7 +8,7 @@ use pinmap::Device;
 
 use crate::admin::Shared;
 use crate::error::{demand, Error, Result};
-use crate::identify::{number, Identity, Namespace};
+use crate::identify::{format, number, Identity, Namespace};
 use crate::log::{Event, Health, Logged, ERRORS, HEALTH};
 use crate::memory::Memory;
 use crate::options::QueueOptions;
@@ -16,18 +16,6 @@ use crate::queue::Queue;
 
 /// An NVMe controller that this program drives. Its queues and namespaces keep it up: when the last
 /// of them is dropped, the controller is shut down.
-///
-/// ```no_run
-/// use pinmap_nvme::Controller;
-/// # fn f(device: &pinmap::Device) -> pinmap_nvme::Result<()> {
-/// let controller = Controller::open(device)?;
-/// println!("{}", controller.identity().model);
-/// for id in controller.namespaces()? {
-///     let namespace = controller.namespace(id)?;
-///     println!("{id}: {} blocks of {} bytes", namespace.blocks(), namespace.block_len());
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Debug, Clone)]
 pub struct Controller {
     shared: Arc<Shared>,
@@ -86,9 +74,14 @@ impl Controller {
     /// [`Error::TimedOut`], [`Error::Fatal`], [`Error::Gone`]: the controller does not answer.
     pub fn namespace(&self, id: u32) -> Result<Namespace> {
         // The last two numbers mean all namespaces.
-        demand!((1..0xffff_fffe).contains(&id) => "there is no namespace {id}");
+        demand!(Invalid, (1..0xffff_fffe).contains(&id) => "there is no namespace {id}");
         match self.shared.identify(id, 0) {
-            Ok(page) => Namespace::of(Arc::clone(&self.shared), id, &page),
+            Ok(page) => format(id, &page).map(|(blocks, shift)| Namespace {
+                controller: Arc::clone(&self.shared),
+                id,
+                blocks,
+                shift,
+            }),
             Err(Error::Status(status)) if (status.kind(), status.code()) == (0, 0x0b) => {
                 Err(Error::Invalid(format!("there is no namespace {id}")))
             }
@@ -111,15 +104,6 @@ impl Controller {
     /// can be zero. Returns `None` if that was up first. An event waits for the program, and all
     /// others wait behind it.
     ///
-    /// ```no_run
-    /// use std::time::Duration;
-    /// # fn f(controller: &pinmap_nvme::Controller) -> pinmap_nvme::Result<()> {
-    /// while let Some(event) = controller.event(Duration::ZERO)? {
-    ///     println!("{event}; {:?}", controller.health()?);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
     /// # Errors
     ///
     /// [`Error::Down`]: the controller did not come up after a reset; [`Error::TimedOut`],
@@ -137,20 +121,14 @@ impl Controller {
         }
     }
 
-    /// Asks how the controller and its medium are (the SMART log).
-    ///
-    /// # Errors
-    ///
-    /// As for [`namespaces`](Self::namespaces).
+    /// Asks how the controller and its medium are (the SMART log). Fails as
+    /// [`namespaces`](Self::namespaces) does.
     pub fn health(&self) -> Result<Health> {
         Ok(Health::of(&self.shared.log(HEALTH, 512)?))
     }
 
     /// Asks for the latest errors that the controller has logged, at most 64, the latest first.
-    ///
-    /// # Errors
-    ///
-    /// As for [`namespaces`](Self::namespaces).
+    /// Fails as [`namespaces`](Self::namespaces) does.
     pub fn errors(&self) -> Result<Vec<Logged>> {
         let len = 64 * self.identity().logged;
         Ok(Logged::all(&self.shared.log(ERRORS, len)?))

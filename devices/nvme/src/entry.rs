@@ -8,28 +8,21 @@
 
 use pinmap::Descriptor;
 
-use crate::error::{demand, Result, Status};
+use crate::error::{demand, Error, Result, Status};
 use crate::PAGE;
 
-/// Flag of an entry: its pointer is an SGL.
-const SGL: u8 = 1 << 6;
+/// A command: an entry of a submission queue. The words are: opcode, flags (from bit 8 on),
+/// identifier (16) and namespace (32); 3 and 4: the data pointer; 5 to 7: command dwords 10 to 15.
+pub(crate) type Entry = [u64; 8];
 
-pinmap::element! {
-    /// A command: an entry of a submission queue.
-    #[derive(Debug, Default, PartialEq)]
-    pub(crate) struct Entry {
-        pub(crate) opcode: u8,
-        pub(crate) flags: u8,
-        pub(crate) id: u16,
-        pub(crate) namespace: u32,
-        pub(crate) reserved: u64,
-        pub(crate) metadata: u64,
-        /// Where the memory is.
-        pub(crate) data: [u64; 2],
-        /// Command dwords 10 to 15.
-        pub(crate) words: [u32; 6],
-    }
+/// Makes an entry with an address in the data pointer, and words 5 and 6.
+pub(crate) fn entry(opcode: u8, namespace: u32, addr: u64, words: [u64; 2]) -> Entry {
+    let head = u64::from(opcode) | (u64::from(namespace) << 32);
+    [head, 0, 0, addr, 0, words[0], words[1], 0]
 }
+
+/// Flag of an entry, in its first word: the data pointer is an SGL.
+const SGL: u64 = 1 << 14;
 
 pinmap::element! {
     /// A completion: an entry of a completion queue.
@@ -41,36 +34,6 @@ pinmap::element! {
         pub(crate) queue: u16,
         pub(crate) id: u16,
         pub(crate) status: u16,
-    }
-}
-
-impl Entry {
-    /// An entry of the admin queue, with the address of a page and command dwords 10 and 11.
-    pub(crate) fn new(opcode: u8, page: u64, words: [u32; 2]) -> Self {
-        Self {
-            opcode,
-            data: [page, 0],
-            words: [words[0], words[1], 0, 0, 0, 0],
-            ..Self::default()
-        }
-    }
-
-    /// The entry as words, for memory that is written by these.
-    pub(crate) fn quads(&self) -> [u64; 8] {
-        let pair = |low: u32, high: u32| (u64::from(high) << 32) | u64::from(low);
-        let head = u32::from_le_bytes([self.opcode, self.flags, 0, 0]) | (u32::from(self.id) << 16);
-        let ([at, more], [a, b, c, d, e, f]) = (self.data, self.words);
-        let head = pair(head, self.namespace);
-        [
-            head,
-            0,
-            self.metadata,
-            at,
-            more,
-            pair(a, b),
-            pair(c, d),
-            pair(e, f),
-        ]
     }
 }
 
@@ -89,10 +52,11 @@ impl Descriptor for Completion {
 
 impl Completion {
     /// Whether the command succeeded.
-    pub(crate) fn outcome(&self) -> Result<(), Status> {
+    pub(crate) fn outcome(&self) -> Result<()> {
         match Status(self.status >> 1) {
-            status if status.is_success() => Ok(()),
-            status => Err(status),
+            // The other bits alone are no error.
+            status if (status.kind(), status.code()) == (0, 0) => Ok(()),
+            status => Err(Error::Status(status)),
         }
     }
 }
@@ -100,8 +64,8 @@ impl Completion {
 /// A data pointer, as two words of an entry.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Data {
-    /// In the entry: its flags, and the pointer.
-    Here(u8, [u64; 2]),
+    /// In the entry: flags of its first word, and the pointer.
+    Here(u64, [u64; 2]),
     /// The first page, where the second one begins, and how many there are from there on.
     List(u64, u64, usize),
 }
@@ -110,8 +74,8 @@ impl Data {
     /// Makes the pointer to some bytes, as an SGL if that may begin at multiples of `sgl` bytes.
     pub(crate) fn new(addr: u64, len: usize, sgl: Option<u64>) -> Result<Self> {
         let alignment = sgl.unwrap_or(4);
-        let is_aligned = addr % alignment == 0;
-        demand!(is_aligned => "the memory at {addr:#x} is not aligned to {alignment} bytes");
+        demand!(Invalid, addr % alignment == 0 =>
+            "the memory at {addr:#x} is not aligned to {alignment} bytes");
         if sgl.is_some() {
             // The type of descriptor, in the uppermost bits, is 0: a data block.
             return Ok(Self::Here(SGL, [addr, len as u64]));
@@ -131,10 +95,6 @@ impl Data {
 mod tests {
     use super::*;
 
-    fn of(addr: u64, len: usize, sgl: Option<u64>) -> Data {
-        Data::new(addr, len, sgl).expect("aligned memory")
-    }
-
     #[test]
     fn pages_are_named_or_listed() {
         for (addr, len, data) in [
@@ -148,14 +108,16 @@ mod tests {
             // Behind the last page of all, as memory of others may say.
             (u64::MAX - 4095, 4100, Data::Here(0, [u64::MAX - 4095, 0])),
         ] {
-            assert_eq!(of(addr, len, None), data, "{addr:#x} {len}");
+            let found = Data::new(addr, len, None).expect("aligned memory");
+            assert_eq!(found, data, "{addr:#x} {len}");
         }
     }
 
     #[test]
     fn sgl_is_one_descriptor() {
-        let data = Data::Here(0x40, [0x7001, 2 << 20]);
-        assert_eq!(of(0x7001, 2 << 20, Some(1)), data);
+        let data = Data::Here(0x4000, [0x7001, 2 << 20]);
+        let found = Data::new(0x7001, 2 << 20, Some(1)).expect("any byte will do");
+        assert_eq!(found, data);
         for sgl in [None, Some(4)] {
             let error = Data::new(0x7002, 4, sgl).expect_err("not aligned");
             assert!(error.to_string().contains("aligned to 4"), "{error}");

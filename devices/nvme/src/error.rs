@@ -8,11 +8,11 @@ use pinmap::{ErrorKind, ErrorWith};
 /// The result of the functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Returns [`Error::Invalid`] if something is not so.
+/// Returns an [`Error`] with words if something is not so.
 macro_rules! demand {
-    ($condition:expr => $($words:tt)*) => {
+    ($error:ident, $condition:expr => $($words:tt)*) => {
         if !$condition {
-            return Err($crate::Error::Invalid(format!($($words)*)));
+            return Err($crate::Error::$error(format!($($words)*)));
         }
     };
 }
@@ -90,12 +90,6 @@ impl<T> From<ErrorWith<T>> for Error {
     }
 }
 
-impl From<Status> for Error {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
-}
-
 /// An error that a command ended with, and the memory that it had.
 #[derive(Debug)]
 pub struct Failed<M> {
@@ -125,14 +119,6 @@ impl<M> From<Failed<M>> for Error {
 pub struct Status(pub(crate) u16);
 
 impl Status {
-    pub(crate) fn is_success(self) -> bool {
-        self.0 & 0x7ff == 0
-    }
-
-    pub(crate) fn is_abort(self) -> bool {
-        (self.kind(), self.code()) == (0, 0x07)
-    }
-
     /// The status code type: 0 generic, 1 of this command, 2 of the medium, 3 of the path.
     pub fn kind(self) -> u8 {
         ((self.0 >> 8) & 7) as u8
@@ -176,10 +162,7 @@ impl fmt::Display for Status {
         if let Some(words) = self.words() {
             write!(f, "{words} ")?;
         }
-        let retry = match self.do_not_retry() {
-            true => ", for good",
-            false => "",
-        };
+        let retry = ["", ", for good"][usize::from(self.do_not_retry())];
         let (kind, code) = (self.kind(), self.code());
         write!(f, "(type {kind}, code {code:#04x}{retry})")
     }
@@ -196,8 +179,5 @@ mod tests {
         assert_eq!(words(0x4080), end);
         assert_eq!(words(0x0285), "the blocks differ (type 2, code 0x85)");
         assert_eq!(words(0x07ff), "(type 7, code 0xff)");
-        // The other bits alone are no error.
-        assert!(Status(0x6000).is_success());
-        assert!(!Status(1).is_success());
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::admin::Shared;
-use crate::error::{Error, Result};
+use crate::error::{demand, Result};
 use crate::PAGE;
 
 /// The properties of a controller. Returned by
@@ -55,10 +55,8 @@ const MOST: usize = PAGE / 8 * PAGE;
 
 /// Reads little-endian numbers of a page.
 pub(crate) fn number(page: &[u8], bytes: Range<usize>) -> u64 {
-    page[bytes]
-        .iter()
-        .rev()
-        .fold(0, |number, &byte| (number << 8) | u64::from(byte))
+    let bytes = page[bytes].iter().rev();
+    bytes.fold(0, |number, &byte| (number << 8) | u64::from(byte))
 }
 
 impl Identity {
@@ -104,21 +102,6 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Decodes the page for a namespace.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`]: there is no such namespace; [`Error::Unsupported`]: its format is not
-    /// one of plain blocks.
-    pub(crate) fn of(controller: Arc<Shared>, id: u32, page: &[u8]) -> Result<Self> {
-        format(id, page).map(|(blocks, shift)| Self {
-            controller,
-            id,
-            blocks,
-            shift,
-        })
-    }
-
     /// The number of the namespace.
     pub fn id(&self) -> u32 {
         self.id
@@ -135,24 +118,22 @@ impl Namespace {
     }
 }
 
-/// The number of blocks of a namespace, and the power of two of their bytes.
-fn format(id: u32, page: &[u8]) -> Result<(u64, u8)> {
+/// Decodes the page for a namespace: how many blocks it has, and the power of two of their bytes.
+///
+/// # Errors
+///
+/// `Error::Invalid`: there is no such namespace; `Error::Unsupported`: its format is not one of
+/// plain blocks.
+pub(crate) fn format(id: u32, page: &[u8]) -> Result<(u64, u8)> {
     let blocks = number(page, 0..8);
-    if blocks == 0 {
-        return Err(Error::Invalid(format!("there is no namespace {id}")));
-    }
+    demand!(Invalid, blocks != 0 => "there is no namespace {id}");
     let index = usize::from((page[26] & 0xf) | ((page[26] >> 1) & 0x30));
     let at = 128 + 4 * index;
     let (metadata, shift) = (number(page, at..at + 2), page[at + 2]);
-    if metadata != 0 {
-        return Err(Error::Unsupported(format!(
-            "{metadata} bytes of metadata for each block of namespace {id}, which would be lost"
-        )));
-    }
-    if !(9..=16).contains(&shift) {
-        let what = format!("blocks of 2^{shift} bytes in namespace {id}");
-        return Err(Error::Unsupported(what));
-    }
+    demand!(Unsupported, metadata == 0 => "{metadata} bytes of metadata for each block of \
+        namespace {id}, which would be lost");
+    let is_usual = (9..=16).contains(&shift);
+    demand!(Unsupported, is_usual => "blocks of 2^{shift} bytes in namespace {id}");
     Ok((blocks, shift))
 }
 
@@ -163,17 +144,15 @@ mod tests {
     #[test]
     fn controllers_tell_their_names_and_limits() {
         let mut page = [0; PAGE];
-        page[4..24].copy_from_slice(b"S123                ");
-        page[24..64].copy_from_slice(b"A model                                 ");
-        page[64..72].copy_from_slice(b"1.0     ");
+        page[4..72].fill(b' ');
+        page[24..31].copy_from_slice(b"A model");
         page[520] = 0b1000_0101;
         let mut of = |power| {
             page[77] = power;
             Identity::of(&page, 0x0001_0400)
         };
         let identity = of(7);
-        let names = (&*identity.serial, &*identity.model, &*identity.firmware);
-        assert_eq!(names, ("S123", "A model", "1.0"));
+        assert_eq!((&*identity.serial, &*identity.model), ("", "A model"));
         assert_eq!(identity.version, (1, 4, 0));
         let optional = identity.optional;
         assert!(optional.compare && optional.deallocate && optional.verify);

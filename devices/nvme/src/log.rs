@@ -149,8 +149,7 @@ mod tests {
         let health = Health::of(&page);
         assert_eq!((health.warnings, health.kelvins), (2, 0x143));
         assert_eq!((health.spare, health.used), (100, 7));
-        let counts = (health.reads, health.writes, health.hours);
-        assert_eq!(counts, (1, 2, 3));
+        assert_eq!((health.reads, health.writes, health.hours), (1, 2, 3));
         assert_eq!((health.unsafe_shutdowns, health.media_errors), (4, 5 << 56));
 
         let mut page = [0; 256];

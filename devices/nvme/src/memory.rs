@@ -74,21 +74,10 @@ impl<T: 'static> Memory for Allocation<T> {
 macro_rules! pointers {
     ($($pointer:ident)*) => { $(
         impl<M: Memory + ?Sized> Memory for $pointer<M> {
-            fn device(&self) -> &Device {
-                (**self).device()
-            }
-
-            fn len(&self) -> usize {
-                (**self).len()
-            }
-
-            fn access(&self) -> Access {
-                (**self).access()
-            }
-
-            fn device_addr(&self) -> Result<u64> {
-                (**self).device_addr()
-            }
+            fn device(&self) -> &Device { (**self).device() }
+            fn len(&self) -> usize { (**self).len() }
+            fn access(&self) -> Access { (**self).access() }
+            fn device_addr(&self) -> Result<u64> { (**self).device_addr() }
         }
     )* };
 }

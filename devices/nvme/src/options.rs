@@ -3,15 +3,7 @@
 
 use std::time::Duration;
 
-/// Options of a queue.
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use pinmap_nvme::QueueOptions;
-///
-/// // 32 commands in flight. Waits poll for 20 microseconds, and sleep afterwards.
-/// let options = QueueOptions::new().depth(32).poll_first(Duration::from_micros(20));
-/// ```
+/// Options of a queue, such as `QueueOptions::new().depth(32).polled()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueOptions {
     pub(crate) depth: u16,

@@ -9,19 +9,19 @@ use crate::admin::Shared;
 use crate::entry::{Completion, Entry};
 use crate::registers::DOORBELLS;
 
-/// Where commands are: in memory, or in the controller, which has this address for it.
+/// Where commands are: in memory, or in the controller.
 #[derive(Debug)]
 enum Submissions {
     Here(Allocation<Entry>),
-    There(Bar, u64),
+    There(Bar),
 }
 
 /// Queues in memory that the controller reaches.
 #[derive(Debug)]
 pub(crate) struct Pair {
     submissions: Submissions,
-    /// Entries of each queue.
-    entries: usize,
+    /// The device address of the commands.
+    addr: u64,
     completions: CompletionRing<Completion>,
     /// The tail of the one, and the head of the other.
     doorbells: RegisterArray<u32, WriteOnly>,
@@ -43,12 +43,17 @@ impl Pair {
     ) -> Result<Self> {
         let (device, stride) = (&shared.device, shared.capabilities.stride);
         let at = DOORBELLS + 2 * usize::from(number) * stride;
+        let (submissions, addr) = match place {
+            Some((bar, addr)) => (Submissions::There(bar), addr),
+            None => {
+                let memory = device.alloc(entries.into())?;
+                let addr = memory.device_addr();
+                (Submissions::Here(memory), addr)
+            }
+        };
         Ok(Self {
-            submissions: match place {
-                None => Submissions::Here(device.alloc(entries.into())?),
-                Some((bar, addr)) => Submissions::There(bar, addr),
-            },
-            entries: entries.into(),
+            submissions,
+            addr,
             completions: device.completion_ring(entries.into(), Access::ReadWrite)?,
             doorbells: shared.bar.register_array(at, stride, 2)?,
             tail: 0,
@@ -59,11 +64,7 @@ impl Pair {
 
     /// The device addresses of commands and completions.
     pub(crate) fn addresses(&self) -> Result<(u64, u64)> {
-        let submissions = match &self.submissions {
-            Submissions::Here(memory) => memory.device_addr(),
-            Submissions::There(_, addr) => *addr,
-        };
-        Ok((submissions, self.completions.device_addr()?))
+        Ok((self.addr, self.completions.device_addr()?))
     }
 
     /// Writes the next command. The controller learns of it by [`tell`](Self::tell).
@@ -71,13 +72,13 @@ impl Pair {
     pub(crate) fn push(&mut self, entry: Entry) -> Result<()> {
         match &mut self.submissions {
             Submissions::Here(memory) => memory.set(self.tail, entry)?,
-            Submissions::There(bar, _) => {
-                bar.write_slice(self.tail * size_of::<Entry>(), &entry.quads())?;
+            Submissions::There(bar) => {
+                bar.write_slice(self.tail * size_of::<Entry>(), &entry)?;
                 // The doorbell must not overtake it.
                 bar.flush();
             }
         }
-        self.tail = (self.tail + 1) % self.entries;
+        self.tail = (self.tail + 1) % self.completions.len();
         self.untold = true;
         Ok(())
     }
@@ -95,7 +96,7 @@ impl Pair {
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Completion>> {
         let completion = self.completions.pop()?;
-        let (head, len) = (self.completions.head(), self.entries as u64);
+        let (head, len) = (self.completions.head(), self.completions.len() as u64);
         let untold = head - self.taken;
         if untold != 0 && (completion.is_none() || untold >= len / 2) {
             self.taken = head;

@@ -9,7 +9,7 @@ use pinmap::{Allocation, ErrorKind, Interrupt};
 
 use crate::admin::{Shared, PAUSE};
 use crate::command::{Command, What};
-use crate::entry::{Completion, Data};
+use crate::entry::Data;
 use crate::error::{demand, Error, Failed, Result};
 use crate::identify::Identity;
 use crate::memory::Memory;
@@ -102,7 +102,7 @@ impl<M: Memory> Queue<M> {
         // One place stays free, so that a full queue does not look like an empty one.
         let most = shared.capabilities.entries - 1;
         let is_possible = (1..=most).contains(&depth.into());
-        demand!(is_possible => "a queue has 1 to {most} commands in flight, not {depth}");
+        demand!(Invalid, is_possible => "a queue has 1 to {most} commands in flight, not {depth}");
         let device = &shared.device;
         let lists = device.alloc(usize::from(depth) * LIST)?;
         let number = shared.take_number(options.polled)?;
@@ -163,9 +163,8 @@ impl<M: Memory> Queue<M> {
     /// memory is not whole blocks, too long, not aligned to
     /// [`Identity::alignment`](crate::Identity::alignment), or with PRP to 4 bytes, of another
     /// device, or may not be written; [`Error::Unsupported`]: the controller lacks the command;
-    /// [`Error::Full`]: as many commands are in flight as have room; [`Error::Down`],
-    /// [`Error::Gone`]: the controller did not come up after a reset; [`Error::TimedOut`],
-    /// [`Error::Fatal`], [`Error::Status`], [`Error::Pinmap`]: the queue cannot be made anew.
+    /// [`Error::Full`]: as many commands are in flight as have room; otherwise, the queue cannot be
+    /// made anew.
     pub fn submit(&mut self, command: Command<'_, M>) -> Result<u64, Failed<M>> {
         let number = self.push(command)?;
         self.held().pair.tell();
@@ -179,13 +178,12 @@ impl<M: Memory> Queue<M> {
     ///
     /// As for [`submit`](Self::submit).
     pub fn push(&mut self, command: Command<'_, M>) -> Result<u64, Failed<M>> {
-        if let Err(error) = self.give(&command) {
-            let memory = command.into_memory();
-            return Err(Failed { error, memory });
-        }
-        // `give` has used the last one.
-        let Some(id) = self.free.pop() else {
-            unreachable!("a full queue takes no command")
+        let id = match self.give(&command) {
+            Ok(id) => id,
+            Err(error) => {
+                let memory = command.into_memory();
+                return Err(Failed { error, memory });
+            }
         };
         let number = self.submitted;
         self.submitted += 1;
@@ -198,8 +196,8 @@ impl<M: Memory> Queue<M> {
         Ok(number)
     }
 
-    /// Writes the entry for a command, with the identifier that is free next.
-    fn give(&mut self, command: &Command<'_, M>) -> Result<()> {
+    /// Writes the entry for a command, and returns its identifier.
+    fn give(&mut self, command: &Command<'_, M>) -> Result<u16> {
         let mut entry = command.entry(&self.shared)?;
         self.renew()?;
         let free = self.free.last().filter(|_| self.room() != 0);
@@ -211,14 +209,17 @@ impl<M: Memory> Queue<M> {
                 let Identity { sgl, alignment, .. } = self.shared.identity;
                 let sgl = (sgl && !self.options.prp).then_some(alignment);
                 match Data::new(addr, bytes.len(), sgl)? {
-                    Data::Here(flags, data) => (entry.flags, entry.data) = (flags, data),
+                    Data::Here(flags, data) => {
+                        entry[0] |= flags;
+                        entry[3..5].copy_from_slice(&data);
+                    }
                     Data::List(first, second, count) => {
                         let mut pages = [0; LIST];
                         for (page, index) in pages.iter_mut().zip(0..count as u64) {
                             *page = second.wrapping_add(index * PAGE as u64);
                         }
                         self.held().lists.write(list, &pages[..count])?;
-                        entry.data = [first, self.list_addr(list)];
+                        (entry[3], entry[4]) = (first, self.list_addr(list));
                     }
                 }
             }
@@ -228,12 +229,14 @@ impl<M: Memory> Queue<M> {
                     let lists = &mut self.held().lists;
                     lists.write(list + 2 * index, &[len << 32, blocks.start])?;
                 }
-                entry.data[0] = self.list_addr(list);
+                entry[3] = self.list_addr(list);
             }
-            _ => {}
+            What::Plain(..) => {}
         }
-        entry.id = id;
-        Ok(self.held().pair.push(entry)?)
+        entry[0] |= u64::from(id) << 16;
+        self.held().pair.push(entry)?;
+        self.free.pop();
+        Ok(id)
     }
 
     #[inline]
@@ -297,7 +300,7 @@ impl<M: Memory> Queue<M> {
             if let Some(done) = self.poll()? {
                 return Ok(done);
             }
-            demand!(self.in_flight() != 0 => "no command is in flight");
+            demand!(Invalid, self.in_flight() != 0 => "no command is in flight");
             self.idle(since)?;
         }
     }
@@ -313,11 +316,10 @@ impl<M: Memory> Queue<M> {
             if let Some(done) = self.poll()? {
                 return Ok(done);
             }
-            demand!(self.in_flight() != 0 => "no command is in flight");
-            let Some(interrupt) = &self.interrupt else {
-                let words = "no interrupt for this queue, which is polled";
-                return Err(Error::Unsupported(words.into()));
-            };
+            demand!(Invalid, self.in_flight() != 0 => "no command is in flight");
+            let words = "no interrupt for this queue, which is polled";
+            let interrupt = self.interrupt.as_ref();
+            let interrupt = interrupt.ok_or_else(|| Error::Unsupported(words.into()))?;
             match interrupt.wait_async().await {
                 Err(error) if error.kind() == ErrorKind::Gone => self.lose(),
                 came => _ = came?,
@@ -334,30 +336,31 @@ impl<M: Memory> Queue<M> {
         }
         self.held().pair.tell();
         while let Some(completion) = self.held().pair.pop()? {
-            if !self.complete(completion) {
+            let slot = self.slots.get_mut(usize::from(completion.id));
+            let Some(slot) = slot.and_then(Option::take) else {
                 return self.reset(|_| Error::Confused);
-            }
+            };
+            let result = match completion.outcome() {
+                // The controller was asked to abort it.
+                Err(Error::Status(s)) if slot.is_late && (s.kind(), s.code()) == (0, 7) => {
+                    Err(Error::TimedOut)
+                }
+                outcome => outcome,
+            };
+            self.finish(completion.id, slot, result);
         }
         Ok(())
     }
 
-    /// Returns whether the command was in flight.
     #[inline]
-    fn complete(&mut self, completion: Completion) -> bool {
-        let slot = self.slots.get_mut(usize::from(completion.id));
-        let Some(slot) = slot.and_then(Option::take) else {
-            return false;
-        };
-        self.free.push(completion.id);
+    fn finish(&mut self, id: u16, slot: Slot<M>, result: Result<()>) {
+        let Slot { number, memory, .. } = slot;
+        self.free.push(id);
         self.done.push_back(Done {
-            number: slot.number,
-            memory: slot.memory,
-            result: match completion.outcome() {
-                Err(status) if slot.is_late && status.is_abort() => Err(Error::TimedOut),
-                outcome => outcome.map_err(Error::from),
-            },
+            number,
+            memory,
+            result,
         });
-        true
     }
 
     /// Polls or sleeps for a moment, as the options say, in a wait that has begun at `since`.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use crate::error::{demand, Error, Result};
 
 pinmap::registers! {
     /// The registers before the doorbells.
@@ -31,48 +31,9 @@ pub(crate) const ENABLED: u32 = (4 << 20) | (6 << 16) | 1;
 /// Configuration: the power will go.
 pub(crate) const SHUT_DOWN: u32 = 1 << 14;
 
-/// The status register.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct State(u32);
-
-impl State {
-    /// Reads the status.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Gone`]: nobody answers.
-    pub(crate) fn read(block: &Block) -> Result<Self> {
-        Self::of(block.status().read())
-    }
-
-    fn of(status: u32) -> Result<Self> {
-        match status {
-            // The root complex answers so for a function that is not there.
-            u32::MAX => Err(Error::Gone),
-            status => Ok(Self(status)),
-        }
-    }
-
-    /// Looks whether the controller has failed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Fatal`]: it has.
-    pub(crate) fn works(self) -> Result<Self> {
-        match self.0 & (1 << 1) {
-            0 => Ok(self),
-            _ => Err(Error::Fatal),
-        }
-    }
-
-    pub(crate) fn is_ready(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    pub(crate) fn is_shut_down(self) -> bool {
-        (self.0 >> 2) & 3 == 2
-    }
-}
+/// Status: the controller is ready; it has failed.
+pub(crate) const READY: u32 = 1;
+pub(crate) const FAILED: u32 = 1 << 1;
 
 /// The capabilities that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +44,6 @@ pub(crate) struct Capabilities {
     pub(crate) patience: Duration,
     /// Bytes from one doorbell to the next.
     pub(crate) stride: usize,
-    /// Whether there are registers for a controller memory buffer as NVM Express 1.4 has it.
-    pub(crate) has_cmb: bool,
 }
 
 impl Capabilities {
@@ -99,21 +58,16 @@ impl Capabilities {
         if register == u64::MAX {
             return Err(Error::Gone);
         }
-        if bits(37, 1) == 0 {
-            return Err(Error::Unsupported("no commands for blocks".into()));
-        }
+        demand!(Unsupported, bits(37, 1) != 0 => "no commands for blocks");
         let smallest = 4096u64 << bits(48, 4);
-        if smallest != crate::PAGE as u64 {
-            let what = format!("no pages of 4096 bytes, but {smallest} and more");
-            return Err(Error::Unsupported(what));
-        }
+        let is_ours = smallest == crate::PAGE as u64;
+        demand!(Unsupported, is_ours => "no pages of 4096 bytes, but {smallest} and more");
         Ok(Self {
             // One fewer than there may be, so that numbers of them have 16 bits.
             entries: (bits(0, 16) as u32 + 1).min(0xffff),
             // In units of half a second; none says 0.
             patience: Duration::from_millis(500 * bits(24, 8).max(1)),
             stride: 4 << bits(32, 4),
-            has_cmb: bits(57, 1) != 0,
         })
     }
 }
@@ -127,7 +81,7 @@ mod tests {
         let capabilities = Capabilities::of(0x0240_0820_0f01_07ff).expect("supported");
         assert_eq!(capabilities.entries, 2048);
         assert_eq!(capabilities.patience, Duration::from_millis(7500));
-        assert_eq!((capabilities.stride, capabilities.has_cmb), (4, true));
+        assert_eq!(capabilities.stride, 4);
     }
 
     #[test]
@@ -136,15 +90,5 @@ mod tests {
         assert_eq!(of(u64::MAX), Error::Gone.to_string());
         assert!(of(0x0f01_07ff).contains("commands for blocks"));
         assert!(of(0x0011_0020_0f01_07ff).contains("but 8192 and more"));
-    }
-
-    #[test]
-    fn status_tells_what_became_of_the_controller() {
-        assert!(matches!(State::of(u32::MAX), Err(Error::Gone)));
-        let failed = State::of(3).expect("an answer");
-        assert!(failed.is_ready() && matches!(failed.works(), Err(Error::Fatal)));
-        let ready = State::of(1).and_then(State::works).expect("it works");
-        assert!(ready.is_ready() && !ready.is_shut_down());
-        assert!(State::of(8).expect("it works").is_shut_down());
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Done, Queue, Slot};
+use super::{Queue, Slot};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 
@@ -55,12 +55,10 @@ impl<M: Memory> Queue<M> {
     fn hurry(&mut self) -> Result<()> {
         let now = Instant::now();
         for id in 0..self.slots.len() {
-            let Some(slot) = &mut self.slots[id] else {
+            let slot = self.slots[id].as_mut();
+            let Some(slot) = slot.filter(|slot| slot.deadline.is_some_and(|at| at <= now)) else {
                 continue;
             };
-            if slot.deadline.is_none_or(|deadline| deadline > now) {
-                continue;
-            }
             let was_late = std::mem::replace(&mut slot.is_late, true);
             slot.deadline = now.checked_add(self.options.timeout);
             let abort = || self.shared.abort(self.number, id as u16, self.generation);
@@ -87,14 +85,10 @@ impl<M: Memory> Queue<M> {
 
     /// Ends the commands in flight, on whose memory the controller does not work any more.
     pub(super) fn end(&mut self, why: impl Fn(&Slot<M>) -> Error) {
-        for (id, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(slot) = slot.take() {
-                self.free.push(id as u16);
-                self.done.push_back(Done {
-                    number: slot.number,
-                    result: Err(why(&slot)),
-                    memory: slot.memory,
-                });
+        for id in 0..self.slots.len() {
+            if let Some(slot) = self.slots[id].take() {
+                let why = why(&slot);
+                self.finish(id as u16, slot, Err(why));
             }
         }
     }
