@@ -20,14 +20,14 @@ pub(crate) fn bind(function: &str, driver: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits for the block device of namespace 1, which the kernel may have found as the last one.
-pub(crate) fn block_device() -> Result<PathBuf, Box<dyn Error>> {
+/// Waits for the block device of a namespace, which the kernel may have found as the last one.
+pub(crate) fn block_device(namespace: u32) -> Result<PathBuf, Box<dyn Error>> {
     for _ in 0..6000 {
         for disk in fs::read_dir("/sys/block")? {
             let disk = disk?;
             let node = Path::new("/dev").join(disk.file_name());
             let number = fs::read_to_string(disk.path().join("nsid"));
-            if number.is_ok_and(|number| number.trim() == "1") && node.exists() {
+            if number.is_ok_and(|number| number.trim() == namespace.to_string()) && node.exists() {
                 return Ok(node);
             }
         }

@@ -21,6 +21,7 @@ mod referee;
 mod reports;
 mod setup;
 mod tools;
+mod virtual_function;
 
 use std::process::ExitCode;
 
@@ -69,6 +70,8 @@ const TESTS: &[Test] = tests! {
         pulled_controller_is_gone_and_comes_back
         controller_is_pulled_while_it_works
         commands_are_in_the_controllers_memory;
+    virtual_function:
+        virtual_function_works_beside_the_kernels_driver;
     program:
         command_lists_and_copies;
     random:

@@ -36,8 +36,10 @@ fn plug() -> Result<String, Box<dyn StdError>> {
         let functions = fs::read_dir(FUNCTIONS).ok()?.flatten();
         let names = functions.map(|function| function.file_name().to_string_lossy().into_owned());
         let is_it = |name: &String| {
-            let class = fs::read_to_string(Path::new(FUNCTIONS).join(name).join("class"));
-            *name != first && class.is_ok_and(|class| class.trim() == "0x010802")
+            let path = Path::new(FUNCTIONS).join(name);
+            let class = fs::read_to_string(path.join("class"));
+            let is_nvme = class.is_ok_and(|class| class.trim() == "0x010802");
+            *name != first && is_nvme && !path.join("sriov_totalvfs").exists()
         };
         let found = names.into_iter().find(is_it);
         if found.is_none() {

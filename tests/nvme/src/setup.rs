@@ -95,7 +95,7 @@ pub(crate) fn with_kernel<T>(
     if !Command::new("modprobe").arg("nvme").status()?.success() {
         return Ok(None);
     }
-    let bound = bind(&function, "nvme").and_then(|()| block_device());
+    let bound = bind(&function, "nvme").and_then(|()| block_device(1));
     let came = bound.and_then(|node| body(&node.display().to_string()));
     bind(&function, "pinmap")?;
     came.map(Some)

@@ -40,7 +40,7 @@ impl Disk {
     pub(crate) fn give(&self, to_pinmap: bool) -> Result<Owner> {
         bind(&self.function, if to_pinmap { "pinmap" } else { "nvme" })?;
         if !to_pinmap {
-            return Ok(Owner::Kernel(block_device()?));
+            return Ok(Owner::Kernel(block_device(1)?));
         }
         let device = Device::open_pci(self.function.parse()?)?;
         Ok(Owner::Pinmap(Controller::open(&device)?))
