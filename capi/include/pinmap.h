@@ -184,6 +184,31 @@
 #define PINMAP_ON_NODE (1 << 6)
 
 /**
+ * The direction from the host to the card (H2C).
+ */
+#define PINMAP_XDMA_TO_CARD 0
+
+/**
+ * The direction from the card to the host (C2H).
+ */
+#define PINMAP_XDMA_TO_HOST 1
+
+/**
+ * Each access of the card's side goes to the same address, as for a FIFO.
+ */
+#define PINMAP_XDMA_FIXED (1 << 0)
+
+/**
+ * The packet of a stream to the card goes on with the next transfer.
+ */
+#define PINMAP_XDMA_MORE (1 << 1)
+
+/**
+ * How many channels a core can have.
+ */
+#define PINMAP_XDMA_CHANNELS 8
+
+/**
  * The kind of the last error of this thread.
  */
 enum pinmap_error_kind {
@@ -304,6 +329,11 @@ struct pinmap_completion;
  * A point in a stream.
  */
 struct pinmap_stream_event;
+
+/**
+ * A channel, for one transfer at a time.
+ */
+struct pinmap_xdma_channel;
 
 /**
  * A device of this driver, as pinmap_list() tells it.
@@ -515,6 +545,87 @@ struct pinmap_stream_options {
    * 0
    */
   uint32_t reserved;
+};
+
+/**
+ * The properties of a channel, as the core's registers tell them.
+ */
+struct pinmap_xdma_channel_info {
+  /**
+   * PINMAP_XDMA_TO_CARD or PINMAP_XDMA_TO_HOST.
+   */
+  uint32_t direction;
+  /**
+   * The number among the channels of this direction.
+   */
+  uint32_t number;
+  /**
+   * 1: the channel is a stream; 0: it reaches addresses of the card.
+   */
+  uint32_t stream;
+  /**
+   * Memory and address of a transfer differ by a multiple of this.
+   */
+  uint32_t alignment;
+  /**
+   * The length of a transfer is a multiple of this.
+   */
+  uint32_t granularity;
+  /**
+   * Bits of an address of the card.
+   */
+  uint32_t address_bits;
+  /**
+   * The version of the core, as PG195 numbers them.
+   */
+  uint32_t version;
+  /**
+   * 0
+   */
+  uint32_t reserved;
+};
+
+/**
+ * A core that was found in a device.
+ */
+struct pinmap_xdma_info {
+  /**
+   * The BAR with the registers of the core, for pinmap_bar_map(). Those of the design are in
+   * BAR 0, if these are not.
+   */
+  uint32_t bar;
+  /**
+   * How many channels there are.
+   */
+  uint32_t channel_count;
+  /**
+   * The channels, those to the card first.
+   */
+  struct pinmap_xdma_channel_info channels[PINMAP_XDMA_CHANNELS];
+};
+
+/**
+ * How a channel of AMD's DMA core is taken. What is not named is 0.
+ */
+struct pinmap_xdma_options {
+  /**
+   * sizeof(struct pinmap_xdma_options)
+   */
+  uint32_t size;
+  /**
+   * 1: waits poll memory to which the core writes, and never sleep. The channel then takes no
+   * interrupt vector, and has no file descriptor.
+   */
+  uint32_t polled;
+  /**
+   * How many descriptors a transfer can have. 0: 1024.
+   */
+  uint32_t descriptors;
+  /**
+   * How many bytes a descriptor has at most, a multiple of 64 below 2^28: a channel is stopped
+   * after a descriptor. 0: as many as it can have.
+   */
+  uint32_t piece;
 };
 
 #ifdef __cplusplus
@@ -867,10 +978,10 @@ int pinmap_sync_for_cpu(const struct pinmap_memory *memory,
  * Takes memory away from the device, or frees it, when the work in flight that names it is done.
  * NULL is none. The memory is gone even if this fails, but for EBUSY and EDEADLK.
  *
- * Errors: EBUSY, there are mappings of it (pinmap_map()), or the device does not end the work that
- * names it, and nothing was done; EDEADLK, this is a host function, and there is work in flight
- * that names it, and nothing was done; EIO, the IOMMU or the device failed: the device is cut off
- * from all memory, and will soon be gone.
+ * Errors: EBUSY, there are mappings of it (pinmap_map()), a transfer has it (pinmap_xdma_start()),
+ * or the device does not end the work that names it, and nothing was done; EDEADLK, this is a host
+ * function, and there is work in flight that names it, and nothing was done; EIO, the IOMMU or the
+ * device failed: the device is cut off from all memory, and will soon be gone.
  */
 int pinmap_release(struct pinmap_memory *memory);
 
@@ -1248,6 +1359,102 @@ int pinmap_testgpu_atomic_add_u64(const struct pinmap_stream *stream,
  */
 int pinmap_testgpu_spin(const struct pinmap_stream *stream,
                         uint64_t nanoseconds);
+
+/**
+ * Looks for the core in the BARs of a device, and stores what it has. Only reads registers. `size`
+ * is sizeof(struct pinmap_xdma_info). On a flat device this makes the program its owner.
+ *
+ * Errors: EINVAL, no BAR has the core's registers; EOPNOTSUPP, the core is none that this library
+ * can drive; EBUSY, another program owns the device; ENODEV, the device is gone.
+ */
+int pinmap_xdma_get_info(const struct pinmap_device *device,
+                         struct pinmap_xdma_info *info,
+                         size_t size);
+
+/**
+ * Takes a channel of a device's core. Without options (NULL), the end of a transfer raises an
+ * interrupt.
+ *
+ * Errors: EINVAL, there is no such core or channel, or the options make no sense; EBUSY, the
+ * program has the channel already, or it is still busy with what another program began, and the
+ * device has to be reset; EOPNOTSUPP, the device has no interrupt vector for the channel, which
+ * can be polled then; otherwise as for pinmap_xdma_get_info() and pinmap_alloc().
+ */
+struct pinmap_xdma_channel *pinmap_xdma_open(const struct pinmap_device *device,
+                                             uint32_t direction,
+                                             uint32_t number,
+                                             const struct pinmap_xdma_options *xdma_options);
+
+/**
+ * Stops the transfer of a channel, waits for that, and gives the channel and the memory back. NULL
+ * is none. If the channel does not stop within a second, because the card's side does not answer,
+ * it stays taken, and the memory cannot be released before the program ends.
+ */
+void pinmap_xdma_close(struct pinmap_xdma_channel *channel);
+
+/**
+ * Starts a transfer of `length` bytes at `offset` of the memory, from or to the card's `address`,
+ * which is 0 for a stream. Does not wait. The channel has the memory until pinmap_xdma_wait() has
+ * returned the transfer; until then it cannot be released.
+ *
+ * A transfer to a stream is a packet, unless PINMAP_XDMA_MORE is set. One from a stream ends with
+ * the packet, or when it has the length.
+ *
+ * Flags: PINMAP_XDMA_FIXED, PINMAP_XDMA_MORE.
+ *
+ * Errors, after which nothing was begun: EINVAL, the bytes, the address or their alignment are
+ * none that the channel can have, the memory is another device's, or the device may not write it;
+ * EBUSY, the channel has a transfer; ESTALE, the memory went away; ENODEV, the card is gone.
+ */
+int pinmap_xdma_start(const struct pinmap_xdma_channel *channel,
+                      const struct pinmap_memory *memory,
+                      size_t offset,
+                      size_t length,
+                      uint64_t address,
+                      uint32_t flags);
+
+/**
+ * Waits until the transfer of a channel is done, for at most so many milliseconds; -1 is for ever,
+ * and 0 only looks. Stores how many bytes it had, and whether a packet of a stream has ended with
+ * them; either may be NULL. After ETIMEDOUT the transfer goes on, and after any other end the
+ * channel can have the next.
+ *
+ * Errors: ETIMEDOUT, the time was up; EINVAL, there is no transfer; EIO, the channel has stopped
+ * at an error, which pinmap_last_error() names by the bits of the status register; ECANCELED, the
+ * channel was stopped; ENODEV, the card is gone.
+ */
+int pinmap_xdma_wait(const struct pinmap_xdma_channel *channel,
+                     int timeout_ms,
+                     size_t *length,
+                     int *end_of_packet);
+
+/**
+ * Tells a channel to stop after the descriptor that it executes. The transfer ends when it has:
+ * pinmap_xdma_wait() tells. A channel whose card's side does not answer does not stop.
+ *
+ * Errors: ENODEV, the card is gone.
+ */
+int pinmap_xdma_stop(const struct pinmap_xdma_channel *channel);
+
+/**
+ * Returns the file descriptor of a channel, an eventfd that stays the channel's. poll() finds it
+ * readable when a transfer may be done; then pinmap_xdma_wait() looks, with a timeout of 0. That a
+ * card is gone, the device's own file tells: see pinmap_fd().
+ *
+ * Errors: EOPNOTSUPP, the channel is polled.
+ */
+int pinmap_xdma_fd(const struct pinmap_xdma_channel *channel);
+
+/**
+ * Enables a user interrupt of a device's core, 0 to 15, which the design raises. What waits for it
+ * and disables it is that of any interrupt: pinmap_interrupt_wait() and others. A design keeps its
+ * request until the cause is cleared, in a register of its own: clear it after the wait.
+ *
+ * Errors: EINVAL, there is no such core or number; EOPNOTSUPP, the device has no vector for it;
+ * otherwise as for pinmap_interrupt_enable().
+ */
+struct pinmap_interrupt *pinmap_xdma_user_interrupt(const struct pinmap_device *device,
+                                                    uint32_t number);
 
 #ifdef __cplusplus
 }  // extern "C"

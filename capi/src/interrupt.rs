@@ -9,7 +9,7 @@ use crate::error::{destroy, enter, make, refer, status, store, timeout};
 
 /// An interrupt vector that is enabled.
 #[derive(Debug)]
-pub struct Interrupt(pinmap::Interrupt);
+pub struct Interrupt(pub(crate) pinmap_dynamic::Interrupt);
 
 /// Enables an interrupt vector, from 0 on. On a flat device this makes the program its owner.
 ///
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn pinmap_interrupt_enable(
     make(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
-        Ok(Interrupt(device.device.interrupt(vector)?))
+        Ok(Interrupt(device.device.interrupt(vector)?.into()))
     })
 }
 

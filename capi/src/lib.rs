@@ -24,6 +24,7 @@ mod register;
 mod stream;
 mod stream_event;
 mod testgpu;
+mod xdma;
 
 pub use bar::*;
 pub use device::*;
@@ -38,3 +39,4 @@ pub use register::*;
 pub use stream::*;
 pub use stream_event::*;
 pub use testgpu::*;
+pub use xdma::*;

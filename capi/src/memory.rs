@@ -121,10 +121,10 @@ pub unsafe extern "C" fn pinmap_sync_for_cpu(
 /// Takes memory away from the device, or frees it, when the work in flight that names it is done.
 /// NULL is none. The memory is gone even if this fails, but for EBUSY and EDEADLK.
 ///
-/// Errors: EBUSY, there are mappings of it (pinmap_map()), or the device does not end the work that
-/// names it, and nothing was done; EDEADLK, this is a host function, and there is work in flight
-/// that names it, and nothing was done; EIO, the IOMMU or the device failed: the device is cut off
-/// from all memory, and will soon be gone.
+/// Errors: EBUSY, there are mappings of it (pinmap_map()), a transfer has it (pinmap_xdma_start()),
+/// or the device does not end the work that names it, and nothing was done; EDEADLK, this is a host
+/// function, and there is work in flight that names it, and nothing was done; EIO, the IOMMU or the
+/// device failed: the device is cut off from all memory, and will soon be gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_release(memory: *mut Memory) -> c_int {
     status(|| {

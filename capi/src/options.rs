@@ -58,6 +58,22 @@ pub struct StreamOptions {
     pub reserved: u32,
 }
 
+/// How a channel of AMD's DMA core is taken. What is not named is 0.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct XdmaOptions {
+    /// sizeof(struct pinmap_xdma_options)
+    pub size: u32,
+    /// 1: waits poll memory to which the core writes, and never sleep. The channel then takes no
+    /// interrupt vector, and has no file descriptor.
+    pub polled: u32,
+    /// How many descriptors a transfer can have. 0: 1024.
+    pub descriptors: u32,
+    /// How many bytes a descriptor has at most, a multiple of 64 below 2^28: a channel is stopped
+    /// after a descriptor. 0: as many as it can have.
+    pub piece: u32,
+}
+
 /// Options that C hands over, of which the first member is their size.
 ///
 /// # Safety
@@ -69,6 +85,8 @@ pub(crate) unsafe trait Sized32: Copy + Default {}
 unsafe impl Sized32 for MemoryOptions {}
 // SAFETY: Four words.
 unsafe impl Sized32 for StreamOptions {}
+// SAFETY: Four words.
+unsafe impl Sized32 for XdmaOptions {}
 
 /// The options at `from`, or the default ones. A program that was compiled with a newer header may
 /// use what this library does not know only as 0.

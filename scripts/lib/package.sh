@@ -17,7 +17,7 @@ packages_build() {
 		echo "$name $SYSTEM"
 		sha256sum <"$TREE/scripts/lib/package.sh"
 		content_of "$TREE" '^\./(Cargo|README\.md$|Kbuild|Makefile)' \
-			'^\./(userlib|cli|capi|python|driver|include|udev|docs)/' \
+			'^\./(userlib|devices|cli|capi|python|driver|include|udev|docs)/' \
 			'^\./packaging/(debian/|dkms/|modules-load\.conf$)'
 	} | hash_of)
 	PACKAGES=$RESULTS/packages/$content

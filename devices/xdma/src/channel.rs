@@ -66,7 +66,7 @@ pub struct Channel<M> {
     registers: ChannelBlock,
     fetch: FetchBlock,
     /// `None` for a channel that is polled.
-    interrupt: Option<Interrupt>,
+    interrupt: Option<Arc<Interrupt>>,
     /// `None` only at the end, if the channel does not stop.
     held: Option<Held>,
     flight: Option<Flight<M>>,
@@ -143,7 +143,7 @@ impl<M: Memory> Channel<M> {
         shared.irq.channel_disable().write(1 << index);
         let interrupt = match options.polled {
             true => None,
-            false => Some(shared.channel_vector(index)?),
+            false => Some(Arc::new(shared.channel_vector(index)?)),
         };
         registers.status_take().read();
         if interrupt.is_some() {
@@ -182,7 +182,7 @@ impl<M: Memory> Channel<M> {
 
     /// The interrupt that the end of a transfer raises, for event loops: when it is readable,
     /// [`poll`](Self::poll). `None` if the channel is polled.
-    pub fn interrupt(&self) -> Option<&Interrupt> {
+    pub fn interrupt(&self) -> Option<&Arc<Interrupt>> {
         self.interrupt.as_ref()
     }
 

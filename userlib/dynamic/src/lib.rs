@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory and streams for the libraries of other languages, whose programs have no lifetimes that
-//! the compiler could check. The libraries for C (`capi/`) and for Python (`python/`) are made of
-//! this crate.
+//! Memory, streams and channels of DMA cores for the libraries of other languages, whose programs
+//! have no lifetimes that the compiler could check. The libraries for C (`capi/`) and for Python
+//! (`python/`) are made of this crate.
 //!
 //! This crate looks after, while a program runs, what the crate `pinmap` proves when it is
 //! compiled: [`Memory`] is shared with the work in flight that names it, and releasing it waits for
@@ -14,8 +14,10 @@ mod memory;
 mod piece;
 mod register;
 mod stream;
+mod xdma;
 
 pub use error::{Error, Result};
 pub use map::MemoryMapping;
 pub use memory::Memory;
 pub use stream::{Operand, Stream};
+pub use xdma::{Channel, Interrupt, Lent};

@@ -97,6 +97,8 @@ pub(crate) struct Held {
     pub(crate) owner: Owner,
     /// How many mappings there are besides.
     pub(crate) mappings: usize,
+    /// How many transfers of channels have the memory.
+    transfers: usize,
     /// A value that the program wants kept; dropped after the owner.
     pub(crate) kept: Vec<Box<dyn Any + Send>>,
 }
@@ -207,6 +209,7 @@ impl Memory {
             whole,
             owner,
             mappings: 0,
+            transfers: 0,
             kept: Vec::new(),
         };
         Arc::new(Self {
@@ -285,6 +288,33 @@ impl Memory {
     pub fn is_mapped(&self) -> bool {
         let mapped = self.with(|held| Ok(held.mappings != 0));
         mapped.unwrap_or(false)
+    }
+
+    /// Lends the memory to a transfer, which [gives it back](Self::take_back). Returns the access
+    /// that the device has.
+    pub(crate) fn lend(&self) -> Result<Access> {
+        self.with(|held| {
+            let access = match (&held.owner, &held.whole) {
+                (Owner::Lent, _) => {
+                    let text = "this is no memory of the device: register it, or allocate some";
+                    return Err(Error::invalid(text));
+                }
+                (Owner::File(file), _) => file.access(),
+                (_, Whole::Read(_)) => Access::Read,
+                _ => Access::ReadWrite,
+            };
+            held.transfers += 1;
+            Ok(access)
+        })
+    }
+
+    /// Notes that a transfer does not have the memory any more.
+    pub(crate) fn take_back(&self) {
+        // The memory cannot be released as long as a transfer has it.
+        let _ = self.with(|held| {
+            held.transfers -= 1;
+            Ok(())
+        });
     }
 
     /// Maintains the CPU's caches for these bytes, if the device does not snoop them: for the
@@ -367,10 +397,11 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `EBUSY`: there are [mappings](Self::map), or the device does not confirm that it has ended
-    /// the work, and nothing was done; `EDEADLK`: this is a host function, and there is work in
-    /// flight that names the memory, or this thread is just submitting some, and nothing was done;
-    /// otherwise as for [`Registration::release`], after which the memory counts as released.
+    /// `EBUSY`: there are [mappings](Self::map), or transfers have the memory, or the device does
+    /// not confirm that it has ended the work, and nothing was done; `EDEADLK`: this is a host
+    /// function, and there is work in flight that names the memory, or this thread is just
+    /// submitting some, and nothing was done; otherwise as for [`Registration::release`], after
+    /// which the memory counts as released.
     pub fn release(self: &Arc<Self>) -> Result<()> {
         let Some(held) = self.take()? else {
             return Ok(());
@@ -418,6 +449,11 @@ impl Memory {
                 State::Held(held) if held.mappings != 0 => {
                     let text = format!("there are {} mappings of the memory", held.mappings);
                     return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
+                }
+                State::Held(held) if held.transfers != 0 => {
+                    let text = format!("{} transfers have the memory", held.transfers);
+                    let error = Error::new(Errno::EBUSY, ErrorKind::Busy, text);
+                    return Err(error.with_hint("wait for them, or close their channels"));
                 }
                 // All work that has found the memory is in the list.
                 State::Held(_) if !in_host_function() || over && self.pieces.are_over() => break,
