@@ -22,12 +22,12 @@ use crate::setup::{design, error, mapped, pair, streams};
 use crate::setup::{HOLD, MEMORY, SLAVE_ERROR};
 
 /// Shows that the channels work.
-fn works(core: &Core) -> Outcome {
+pub(crate) fn works(core: &Core) -> Outcome {
     let (mut to, mut from) = pair(core, ChannelOptions::new())?;
     works_on(core, &mut to, &mut from)
 }
 
-fn works_on(
+pub(crate) fn works_on(
     core: &Core,
     to: &mut Channel<Registration>,
     from: &mut Channel<Registration>,
@@ -43,7 +43,7 @@ fn works_on(
 }
 
 /// Options for transfers that are late at once, with short descriptors.
-fn impatient() -> ChannelOptions {
+pub(crate) fn impatient() -> ChannelOptions {
     ChannelOptions::new().piece(64).timeout(Duration::ZERO)
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn errors_are_named() -> Outcome {
 }
 
 /// Waits until a channel has given the memory of its transfer back.
-fn returned<M: Memory>(channel: &mut Channel<M>) -> Result<Done<M>, Failed<M>> {
+pub(crate) fn returned<M: Memory>(channel: &mut Channel<M>) -> Result<Done<M>, Failed<M>> {
     loop {
         match channel.wait() {
             Err(failed) if failed.memory.is_none() && channel.in_flight() => {

@@ -14,6 +14,7 @@ mod faults;
 mod harness;
 mod memory;
 mod program;
+mod races;
 mod setup;
 mod streams;
 
@@ -49,6 +50,12 @@ const TESTS: &[Test] = tests! {
         gone_card_gives_memory_back
         killed_program_leaves_a_card_that_works
         host_refuses_memory;
+    races:
+        interrupt_before_the_end_is_enough
+        stop_before_the_begin_keeps_the_memory
+        polled_channel_goes_on_after_a_reset
+        resets_under_load_lose_no_memory
+        card_that_answers_all_ones_keeps_its_memory;
     program:
         command_moves_bytes;
     setup:
@@ -62,6 +69,7 @@ const SMOKE: &[&str] = &["bytes_go_there_and_back"];
 const FAULTS: &[&str] = &[
     "host_refuses_memory",
     "killed_program_leaves_a_card_that_works",
+    "resets_under_load_lose_no_memory",
 ];
 
 fn main() -> ExitCode {

@@ -13,6 +13,10 @@ pub(crate) const SCRATCH: usize = 0x04;
 pub(crate) const INTERRUPTS: usize = 0x08;
 const FORBIDDEN: usize = 0x0c;
 pub(crate) const HOLD: usize = 0x10;
+/// Bits of the last one, besides the first.
+pub(crate) const LATE: u32 = 1 << 1;
+pub(crate) const LINGERS: u32 = 1 << 2;
+pub(crate) const DEAD: u32 = 1 << 3;
 /// Bytes of the card's memory, and an address with a slave error.
 pub(crate) const MEMORY: u64 = 4 << 20;
 pub(crate) const SLAVE_ERROR: u64 = 0x8000_0000;

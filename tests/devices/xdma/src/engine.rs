@@ -102,9 +102,10 @@ impl Shared {
                 state = self.lock();
             }
             if engine.is_current(&state) {
+                let lingers = state.lingers();
                 let channel = &mut state.channels[index];
                 channel.log(bits);
-                channel.busy = false;
+                (channel.busy, channel.lingers) = (false, lingers);
                 if !channel.runs() {
                     channel.log(status::IDLE_STOPPED);
                 }
@@ -203,7 +204,8 @@ impl Engine<'_> {
         let mut state = self.wait_until(|state| {
             let channel = &state.channels[self.index];
             let has_credit = !state.has_credit_mode(self.index) || channel.credits > 0;
-            !channel.runs() || has_credit && !state.is_halted(self.index)
+            let may_fetch = has_credit && !state.is_halted(self.index);
+            !state.is_late() && (!channel.runs() || may_fetch)
         })?;
         let has_credit_mode = state.has_credit_mode(self.index);
         let channel = &mut state.channels[self.index];
@@ -309,7 +311,7 @@ impl Engine<'_> {
             if self.shared.bus.read(source, bytes).is_err() {
                 return Ok(status::READ_UNSUPPORTED);
             }
-            drop(self.wait_until(|state| !state.hold)?);
+            drop(self.wait_until(|state| !state.holds())?);
             let errors = [status::WRITE_DECODE, status::WRITE_SLAVE];
             let error = self.axi_error(at, bytes.len() as u64, errors);
             if error != 0 || self.shared.memory.write(at, bytes).is_none() {
@@ -326,7 +328,7 @@ impl Engine<'_> {
         let mut piece = [0; PIECE as usize];
         for (range, at) in self.pieces(descriptor, descriptor.source) {
             let bytes = &mut piece[..(range.end - range.start) as usize];
-            drop(self.wait_until(|state| !state.hold)?);
+            drop(self.wait_until(|state| !state.holds())?);
             let errors = [status::READ_DECODE, status::READ_SLAVE];
             let error = self.axi_error(at, bytes.len() as u64, errors);
             if error != 0 || self.shared.memory.read(at, bytes).is_none() {
@@ -355,7 +357,7 @@ impl Engine<'_> {
                 return Ok(status::READ_UNSUPPORTED);
             }
             done += count;
-            let room = |state: &State| !state.hold && !state.streams[self.index].is_full();
+            let room = |state: &State| !state.holds() && !state.streams[self.index].is_full();
             let mut state = self.wait_until(room)?;
             state.streams[self.index].send(bytes, ends && done == descriptor.bytes);
             self.shared.changed.notify_all();
@@ -373,7 +375,7 @@ impl Engine<'_> {
         while done < descriptor.bytes && !ended {
             let bytes;
             {
-                let data = |state: &State| !state.hold && !state.streams[stream].is_empty();
+                let data = |state: &State| !state.holds() && !state.streams[stream].is_empty();
                 let mut state = self.wait_until(data)?;
                 let most = (descriptor.bytes - done) as usize;
                 (bytes, ended) = state.streams[stream].receive(most);

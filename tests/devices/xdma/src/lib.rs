@@ -166,6 +166,7 @@ impl Function for Xdma {
                 self.shared.memory.read(offset, to);
                 return;
             }
+            _ if state.is_dead() => u64::MAX,
             _ if !is_word => {
                 state.forbid(&format!("{} bytes are read at {offset:#x}", to.len()));
                 u64::MAX
@@ -188,6 +189,7 @@ impl Function for Xdma {
                 self.shared.memory.write(offset, from);
                 return;
             }
+            _ if state.is_dead() => {}
             _ if !Self::is_word(offset, from.len()) => {
                 state.forbid(&format!("{} bytes are written at {offset:#x}", from.len()));
             }

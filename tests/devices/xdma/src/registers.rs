@@ -121,7 +121,7 @@ pub(crate) mod board {
     pub(crate) const SCRATCH: u64 = 0x04;
     pub(crate) const INTERRUPTS: u64 = 0x08;
     pub(crate) const FORBIDDEN: u64 = 0x0c;
-    pub(crate) const HOLD: u64 = 0x10;
+    pub(crate) const BEHAVIOUR: u64 = 0x10;
     pub(crate) const MEMORY_SIZE: u64 = 0x14;
     pub(crate) const MAGIC_VALUE: u32 = 0x5844_4d41;
 }

@@ -35,6 +35,8 @@ pub(crate) struct Channel {
     pub(crate) starts: bool,
     /// From when Run is set until the engine is done.
     pub(crate) busy: bool,
+    /// How many reads of the status find it busy after that.
+    pub(crate) lingers: u32,
 }
 
 impl Channel {
@@ -112,8 +114,8 @@ pub(crate) struct State {
     /// User interrupts that the design requests.
     requests: u32,
     scratch: u32,
-    /// The AXI side does not answer.
-    pub(crate) hold: bool,
+    /// How the card behaves: see the bits below.
+    behaviour: u32,
     /// Accesses that the manual forbids.
     forbidden: u32,
     /// Number of resets: what began before the last one has no effect any more.
@@ -132,7 +134,7 @@ impl State {
             credit_mode: 0,
             requests: 0,
             scratch: 0,
-            hold: false,
+            behaviour: 0,
             forbidden: 0,
             resets: 0,
             closed: false,
@@ -146,6 +148,26 @@ impl State {
             forbidden: self.forbidden,
             ..Self::new(self.options)
         };
+    }
+
+    /// Whether the AXI side and the streams stand still.
+    pub(crate) fn holds(&self) -> bool {
+        self.behaviour & 1 != 0
+    }
+
+    /// Whether no descriptor is fetched, and a channel is not busy before it has one.
+    pub(crate) fn is_late(&self) -> bool {
+        self.behaviour & (1 << 1) != 0
+    }
+
+    /// How often a channel is busy still when its status says that it has stopped.
+    pub(crate) fn lingers(&self) -> u32 {
+        3 * u32::from(self.behaviour & (1 << 2) != 0)
+    }
+
+    /// Whether all registers read as ones, and writes have no effect.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.behaviour & (1 << 3) != 0
     }
 
     /// Reports and counts what the manual forbids.
@@ -269,8 +291,13 @@ impl State {
 
     fn read_channel(&mut self, index: usize, offset: u64) -> u32 {
         let alignments = self.options.alignments();
+        let is_late = self.is_late();
         let channel = &mut self.channels[index];
-        let busy = u32::from(channel.busy) * status::BUSY;
+        let mut busy = u32::from(channel.busy && !is_late) * status::BUSY;
+        if offset == channel::STATUS && channel.lingers > 0 {
+            channel.lingers -= 1;
+            busy = status::BUSY;
+        }
         match offset {
             channel::CONTROL => channel.control,
             channel::STATUS => channel.status | busy,
@@ -435,7 +462,7 @@ impl State {
             board::SCRATCH => self.scratch,
             board::INTERRUPTS => self.requests,
             board::FORBIDDEN => self.forbidden,
-            board::HOLD => self.hold.into(),
+            board::BEHAVIOUR => self.behaviour,
             board::MEMORY_SIZE => self.options.memory as u32,
             _ => 0,
         }
@@ -446,7 +473,7 @@ impl State {
         match at {
             board::SCRATCH => self.scratch = value,
             board::INTERRUPTS => self.requests = value & 0xffff,
-            board::HOLD => self.hold = value & 1 != 0,
+            board::BEHAVIOUR => self.behaviour = value & 0xf,
             _ => {}
         }
     }

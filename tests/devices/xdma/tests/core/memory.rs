@@ -315,6 +315,33 @@ fn credits_and_halt_hold_descriptors_back() {
 }
 
 #[test]
+fn card_behaves_as_it_is_told() {
+    let card = Card::new(Options::default());
+    card.describe(0, DONE, HOST, 0, 64, 0, 0);
+    // No descriptor is fetched, and the channel is not busy.
+    card.board(0x10, 2);
+    card.start(H2C, 0, LOG);
+    assert_eq!((card.read(H2C + 0x40), card.read(H2C + 0x48)), (0, 0));
+    // Then it is busy for three reads that find it stopped.
+    card.board(0x10, 4);
+    let mut found = 0;
+    wait_until("the end", || {
+        let status = card.read(H2C + 0x40) & 3;
+        found += u32::from(status == 3);
+        status == 2
+    });
+    assert_eq!((found, card.read(H2C + 0x48)), (3, 1));
+    card.board(0x10, 8);
+    card.write(H2C + 4, 0);
+    assert_eq!(
+        (card.read(H2C + 0x40), card.forbidden()),
+        (u32::MAX, u32::MAX)
+    );
+    card.card.reset();
+    assert_eq!((card.read(H2C + 0x40), card.forbidden()), (0, 0));
+}
+
+#[test]
 fn fixed_addresses_and_the_monitor() {
     let card = Card::new(Options::default());
     card.write(C2H + 0xc0, 0b101);
