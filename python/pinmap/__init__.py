@@ -15,12 +15,12 @@ A device works on the memory of the program, and NumPy has the same memory as ar
 
 Devices: open(), find(), find_accelerator(), list(), Device. Memory: Device.alloc() and others,
 Device.register(), empty(). Registers and interrupts: Device.bar(), Device.interrupt(). Work:
-Device.stream(), Device.event(), testgpu. Errors: Error and what is derived from it.
+Device.stream(), Device.event(), testgpu, xdma. Errors: Error and what is derived from it.
 
 The documentation is docs/python.md in pinmap's sources.
 """
 
-from . import testgpu
+from . import testgpu, xdma
 from ._cupy import cupy_array
 from ._errors import (
     AlreadyExists,
@@ -97,4 +97,5 @@ __all__ = [
     "find",
     "find_accelerator",
     "testgpu",
+    "xdma",
 ]

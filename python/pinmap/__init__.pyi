@@ -9,7 +9,7 @@ from numpy import dtype as _DType
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as _Buffer, TypeVarTuple, Unpack
 
-from . import testgpu as testgpu
+from . import testgpu as testgpu, xdma as xdma
 
 __version__: str
 
@@ -538,4 +538,5 @@ __all__ = [
     "list",
     "open",
     "testgpu",
+    "xdma",
 ]

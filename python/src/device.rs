@@ -437,7 +437,7 @@ impl Device {
     fn interrupt(&self, py: Python<'_>, vector: u32) -> PyResult<Interrupt> {
         let shared = self.shared()?;
         let interrupt = detached(py, || Ok(shared.device.interrupt(vector)?))?;
-        Ok(Interrupt::new(interrupt))
+        Ok(Interrupt::new(interrupt.into()))
     }
 
     /// Makes a stream. Between packets, the device prefers streams of a higher priority; 0 is the

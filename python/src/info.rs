@@ -4,12 +4,12 @@
 use pyo3::prelude::*;
 
 macro_rules! records {
-    ($(
+    ($module:literal: $(
         $(#[$doc:meta])*
         $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }
     )*) => { $(
         $(#[$doc])*
-        #[pyclass(module = "pinmap", frozen, get_all)]
+        #[pyclass(module = $module, frozen, get_all)]
         #[derive(Debug, Clone)]
         pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $type,)* }
 
@@ -17,7 +17,7 @@ macro_rules! records {
         impl $name {
             fn __repr__(&self) -> String {
                 let fields = [$(format!("{}={}", stringify!($field), self.$field.repr())),*];
-                format!("<pinmap.{} {}>", stringify!($name), fields.join(" "))
+                format!(concat!("<", $module, ".{} {}>"), stringify!($name), fields.join(" "))
             }
         }
 
@@ -87,7 +87,44 @@ impl<A: Repr, B: Repr> Repr for (A, B) {
     }
 }
 
-records! {
+records! { "pinmap.xdma":
+    /// A core that was found in a device.
+    CoreInfo {
+        /// The BAR with the registers of the core; those of the design are in BAR 0, if these are
+        /// not.
+        bar: usize,
+        /// The channels: those to the card first.
+        channels: Vec<ChannelInfo>,
+    }
+
+    /// The properties of a channel, as the core's registers tell them.
+    ChannelInfo {
+        /// The direction: "to_card" or "to_host".
+        direction: String,
+        /// The number among the channels of this direction.
+        number: usize,
+        /// Whether the channel is a stream. Otherwise it reaches addresses of the card.
+        stream: bool,
+        /// Memory and address of a transfer differ by a multiple of this.
+        alignment: usize,
+        /// The length of a transfer is a multiple of this.
+        granularity: usize,
+        /// Bits of an address of the card.
+        address_bits: u32,
+        /// The version of the core, as PG195 numbers them.
+        version: u32,
+    }
+
+    /// A transfer that is done.
+    Done {
+        /// How many bytes were transferred. From a stream these can be fewer than were asked for.
+        length: usize,
+        /// Whether the packet of a stream has ended with these bytes.
+        end_of_packet: bool,
+    }
+}
+
+records! { "pinmap":
     /// A device of the driver, as list() tells it.
     DeviceNode {
         /// The file to open, such as "/dev/pinmap0".

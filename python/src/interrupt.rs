@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use pinmap::ErrorKind;
+use pinmap_dynamic as dynamic;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -16,12 +17,12 @@ use crate::wait::{coroutine, wait};
 /// none is lost between two waits.
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Interrupt {
-    held: Handle<pinmap::Interrupt>,
+    held: Handle<dynamic::Interrupt>,
     vector: u32,
 }
 
 impl Interrupt {
-    pub(crate) fn new(interrupt: pinmap::Interrupt) -> Self {
+    pub(crate) fn new(interrupt: dynamic::Interrupt) -> Self {
         let vector = interrupt.vector();
         Self {
             held: Handle::new("interrupt", interrupt),

@@ -32,6 +32,7 @@ mod stream;
 mod testgpu;
 mod view;
 mod wait;
+mod xdma;
 
 use pyo3::prelude::*;
 
@@ -63,6 +64,8 @@ mod _pinmap {
     use crate::stream::{Completion, Stream};
     #[pymodule_export]
     use crate::testgpu::testgpu;
+    #[pymodule_export]
+    use crate::xdma::xdma;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -267,8 +267,9 @@ impl Memory {
     /// done. Once it is released, this does nothing.
     ///
     /// Raises BufferError if there are views of it, or other memory was registered in it, and Error
-    /// with the errno EBUSY if there are mappings of it, or EDEADLK in a function that a stream
-    /// calls, if work in flight names the memory. The memory is as before then.
+    /// with the errno EBUSY if there are mappings of it, or a channel has it, or EDEADLK in a
+    /// function that a stream calls, if work in flight names the memory. The memory is as before
+    /// then.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.held.check_process()?;
         if !self.views.close("release the memory", RELEASED)? {
@@ -280,7 +281,7 @@ impl Memory {
             if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Deadlock) {
                 self.views.open();
                 return Err(raise(match error.kind() {
-                    ErrorKind::Busy => {
+                    ErrorKind::Busy if held.memory.is_mapped() => {
                         let hint = "`Mapping.unmap()` takes a mapping away";
                         error.clone().with_hint(hint)
                     }

@@ -54,14 +54,28 @@ def is_public(name):
     return not name.startswith("_")
 
 
-CLASSES = {node.name: node for node in stub("__init__.pyi") if isinstance(node, ast.ClassDef)}
+def classes(name):
+    return {node.name: node for node in stub(name) if isinstance(node, ast.ClassDef)}
+
+
+CLASSES = classes("__init__.pyi")
+OF_XDMA = classes("xdma.pyi")
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_class(name):
     if not is_public(name):
         pytest.skip("a type of the stubs only")
-    node, real = CLASSES[name], getattr(pinmap, name)
+    check_class(CLASSES[name], getattr(pinmap, name))
+
+
+@pytest.mark.parametrize("name", sorted(OF_XDMA))
+def test_class_of_xdma(name):
+    check_class(OF_XDMA[name], getattr(pinmap.xdma, name))
+
+
+def check_class(node, real):
+    name = node.name
     assert inspect.getdoc(real)
     methods, properties = {}, set()
     for child in node.body:
@@ -88,7 +102,7 @@ def test_functions():
         check_function(node, getattr(pinmap, name), name)
     classes = [name for name in CLASSES if is_public(name)]
     # `from pinmap import *` leaves the builtins alone.
-    public = {*found, *classes, "testgpu"} - set(dir(builtins))
+    public = {*found, *classes, "testgpu", "xdma"} - set(dir(builtins))
     assert sorted(public) == sorted(pinmap.__all__)
 
 
@@ -99,7 +113,14 @@ def test_kernels():
         check_function(node, getattr(pinmap.testgpu, name), name)
 
 
+def test_functions_of_xdma():
+    found = functions(stub("xdma.pyi"))
+    for name, node in found.items():
+        check_function(node, getattr(pinmap.xdma, name), name)
+    assert sorted({*found, *OF_XDMA} - set(dir(builtins))) == sorted(pinmap.xdma.__all__)
+
+
 def test_the_module_says_that_it_has_types():
     assert (HERE / "py.typed").exists()
     assert pinmap.__version__.count(".") == 2
-    assert inspect.getdoc(pinmap) and inspect.getdoc(pinmap.testgpu)
+    assert inspect.getdoc(pinmap) and inspect.getdoc(pinmap.testgpu) and inspect.getdoc(pinmap.xdma)
