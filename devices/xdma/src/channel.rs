@@ -19,8 +19,9 @@ use crate::error::{Error, Failed, Result, Status};
 use crate::list::{adjacent, link, Entry};
 use crate::memory::Memory;
 use crate::options::ChannelOptions;
-use crate::registers::{control, status, ChannelBlock, FetchBlock};
-use crate::registers::{CHANNELS, DIRECTION, FETCH, MONITOR, NEXT};
+use crate::registers::{control, status, ChannelBlock, CommonBlock, FetchBlock};
+use crate::registers::{CHANNELS, COMMON, DIRECTION, FETCH, NEXT};
+use crate::ring::Ring;
 use crate::transfer::{Done, Transfer};
 
 /// How often a wait looks at the registers, even if no interrupt came.
@@ -34,7 +35,9 @@ const DROP_PATIENCE: Duration = Duration::from_secs(1);
 const COUNT: usize = 0;
 const COUNT_ERROR: u32 = 1 << 31;
 const STREAM: usize = 64;
-const STREAM_MAGIC: u32 = 0x52b4;
+pub(crate) const STREAM_MAGIC: u32 = 0x52b4;
+/// Bits of the status that interrupt.
+pub(crate) const MASK: u32 = status::ERRORS | status::ENDS;
 
 /// A channel, for transfers with memory of the type `M`. Made by
 /// [`Core::channel`](crate::Core::channel).
@@ -42,48 +45,35 @@ const STREAM_MAGIC: u32 = 0x52b4;
 /// A channel belongs to one thread at a time, and executes one transfer at a time. Dropping it
 /// stops it, and then frees the memory of its transfer. After a reset of the device, channels are
 /// to be made anew.
-///
-/// ```no_run
-/// use pinmap::{Access, Buffer, Registration};
-/// use pinmap_xdma::{Channel, ChannelOptions, Core, Direction, Transfer};
-/// # fn f(core: &Core) -> Result<(), pinmap_xdma::Error> {
-/// // Receives packets of a stream.
-/// let mut channel: Channel<Registration> =
-///     core.channel(Direction::C2h, 0, ChannelOptions::new())?;
-/// let mut memory = Buffer::new(1 << 16)?.register(core.device(), Access::ReadWrite)?;
-/// loop {
-///     let done = channel.run(Transfer::new(memory))?;
-///     println!("{} bytes, end: {}", done.len, done.end_of_packet);
-///     memory = done.memory;
-/// }
-/// # }
-/// ```
 pub struct Channel<M> {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     index: usize,
-    info: ChannelInfo,
-    options: ChannelOptions,
-    registers: ChannelBlock,
-    fetch: FetchBlock,
+    pub(crate) info: ChannelInfo,
+    pub(crate) options: ChannelOptions,
+    pub(crate) registers: ChannelBlock,
+    pub(crate) fetch: FetchBlock,
+    pub(crate) common: CommonBlock,
     /// `None` for a channel that is polled.
-    interrupt: Option<Arc<Interrupt>>,
+    pub(crate) interrupt: Option<Arc<Interrupt>>,
     /// `None` only at the end, if the channel does not stop.
-    held: Option<Held>,
-    flight: Option<Flight<M>>,
+    pub(crate) held: Option<Held>,
+    pub(crate) flight: Option<Flight<M>>,
+    /// The ring that the transfer is, if it is one.
+    pub(crate) ring: Option<Ring>,
     /// Whether the card was found to be gone.
     gone: bool,
 }
 
 /// Memory of the channel that the core accesses.
-struct Held {
-    list: Allocation<Entry>,
+pub(crate) struct Held {
+    pub(crate) list: Allocation<Entry>,
     back: Registration<Buffer<u32>>,
     /// The descriptors of the transfer, before they are in the list.
-    entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// The transfer that the channel has.
-struct Flight<M> {
+pub(crate) struct Flight<M> {
     memory: M,
     len: usize,
     ends: bool,
@@ -92,16 +82,6 @@ struct Flight<M> {
     deadline: Option<Instant>,
     /// Whether it was told to stop.
     stopped: bool,
-}
-
-/// The values of a channel's performance monitor. Returned by [`Channel::monitor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Monitor {
-    /// Cycles of the core's clock in which the channel ran.
-    pub cycles: u64,
-    /// Beats of the data path in which there was data.
-    pub beats: u64,
 }
 
 impl<M: Memory> Channel<M> {
@@ -135,6 +115,8 @@ impl<M: Memory> Channel<M> {
             return Err(Error::Busy);
         }
         registers.control().write(0);
+        let common: CommonBlock = shared.bar.registers(COMMON)?;
+        common.credit_clear().write(info.credit_bit());
         let device = &shared.device;
         let list = device.alloc(options.descriptors)?;
         let back = Buffer::new(STREAM / 2)?.register(device, Access::ReadWrite)?;
@@ -147,8 +129,7 @@ impl<M: Memory> Channel<M> {
         };
         registers.status_take().read();
         if interrupt.is_some() {
-            let mask = status::ERRORS | status::ENDS;
-            registers.interrupt_mask().write(mask);
+            registers.interrupt_mask().write(MASK);
             shared.irq.channel_enable().write(1 << index);
         }
         let entries = Vec::with_capacity(options.descriptors.min(1024));
@@ -158,6 +139,7 @@ impl<M: Memory> Channel<M> {
             options,
             registers,
             fetch,
+            common,
             interrupt,
             held: Some(Held {
                 list,
@@ -165,6 +147,7 @@ impl<M: Memory> Channel<M> {
                 entries,
             }),
             flight: None,
+            ring: None,
             gone: false,
             shared,
         })
@@ -197,38 +180,54 @@ impl<M: Memory> Channel<M> {
     /// or there are more descriptors than the options say; [`Error::Gone`]: the card does not
     /// answer.
     pub fn start(&mut self, transfer: Transfer<M>) -> Result<(), Failed<M>> {
-        match self.give(&transfer) {
-            Ok(descriptors) => {
-                self.flight = Some(Flight {
-                    len: transfer.part.len(),
-                    ends: transfer.ends,
-                    memory: transfer.memory,
-                    descriptors,
-                    deadline: Instant::now().checked_add(self.options.timeout),
-                    stopped: false,
-                });
-                Ok(())
+        let given = self.give(&transfer);
+        self.fly(transfer, given)
+    }
+
+    /// Notes that the core has the transfer, if that has worked, with so many descriptors.
+    pub(crate) fn fly(
+        &mut self,
+        transfer: Transfer<M>,
+        given: Result<u32>,
+    ) -> Result<(), Failed<M>> {
+        let descriptors = match given {
+            Ok(descriptors) => descriptors,
+            Err(error) => {
+                let memory = Some(transfer.memory);
+                return Err(Failed { error, memory });
             }
-            Err(error) => Err(Failed {
-                error,
-                memory: Some(transfer.memory),
-            }),
+        };
+        self.flight = Some(Flight {
+            len: transfer.part.len(),
+            ends: transfer.ends,
+            memory: transfer.memory,
+            descriptors,
+            deadline: Instant::now().checked_add(self.options.timeout),
+            stopped: false,
+        });
+        Ok(())
+    }
+
+    /// Checks that the channel can have the transfer now.
+    pub(crate) fn check(&self, transfer: &Transfer<M>) -> Result<()> {
+        if self.held.is_none() || self.flight.is_some() {
+            return Err(Error::Busy);
+        }
+        if self.gone {
+            return Err(Error::Gone);
+        }
+        transfer.check(&self.shared.device, &self.info, self.options.piece)?;
+        match self.registers.status_take().read() {
+            u32::MAX => Err(Error::Gone),
+            _ => Ok(()),
         }
     }
 
     /// Gives a transfer to the core, and returns how many descriptors it has.
     fn give(&mut self, transfer: &Transfer<M>) -> Result<u32> {
-        let Some(held) = self.held.as_mut().filter(|_| self.flight.is_none()) else {
-            return Err(Error::Busy);
-        };
-        if self.gone {
-            return Err(Error::Gone);
-        }
+        self.check(transfer)?;
         let (info, options) = (&self.info, &self.options);
-        transfer.check(&self.shared.device, info, options.piece)?;
-        if self.registers.status_take().read() == u32::MAX {
-            return Err(Error::Gone);
-        }
+        let held = self.held.as_mut().ok_or(Error::Busy)?;
         let back = held.back.device_addr()?;
         // The card's side: an address; where to tell of a packet; nothing.
         let mut card = match (transfer.at, info.direction) {
@@ -273,24 +272,29 @@ impl<M: Memory> Channel<M> {
         }
         let start = held.list.device_addr();
         link(&mut held.entries, start, info.stream && transfer.ends);
+        self.launch(u32::from(transfer.fixed) * control::FIXED_ADDRESS)?;
+        Ok(count as u32)
+    }
+
+    /// Makes the core execute the list that the entries make.
+    pub(crate) fn launch(&mut self, mut bits: u32) -> Result<()> {
+        let held = self.held.as_mut().ok_or(Error::Busy)?;
+        let (start, back) = (held.list.device_addr(), held.back.device_addr()?);
         held.list.write(0, &held.entries)?;
         held.back.write_at(STREAM, &[0; 8])?;
         held.back.store(COUNT, 0u32)?;
         self.fetch.first().write(start as u32);
         self.fetch.first_high().write((start >> 32) as u32);
-        self.fetch.adjacent().write(adjacent(0, count));
-        let mut bits = control::RUN | control::LOG;
-        if options.polled {
+        self.fetch.adjacent().write(adjacent(0, held.entries.len()));
+        bits |= control::RUN | control::LOG;
+        if self.options.polled {
             // A reset has cleared the address.
             self.registers.write_back().write(back as u32);
             self.registers.write_back_high().write((back >> 32) as u32);
             bits |= control::WRITE_BACK;
         }
-        if transfer.fixed {
-            bits |= control::FIXED_ADDRESS;
-        }
         self.registers.control().write(bits);
-        Ok(count as u32)
+        Ok(())
     }
 
     /// Executes a transfer, and waits for it.
@@ -418,7 +422,10 @@ impl<M: Memory> Channel<M> {
         let Some(flight) = self.flight.take() else {
             return Err(Failed::without(nothing()));
         };
-        let outcome = self.outcome(&flight, status);
+        let outcome = match self.leave_ring() && status & status::ERRORS == 0 {
+            true => Ok((0, false)),
+            false => self.outcome(&flight, status),
+        };
         let memory = flight.memory;
         match outcome {
             Ok((len, end_of_packet)) => Ok(Done {
@@ -460,28 +467,13 @@ impl<M: Memory> Channel<M> {
 
     /// Ends the transfer of a card that does not answer. If the driver has not taken all memory
     /// from it, the channel keeps that of the transfer.
-    fn lose<T>(&mut self) -> Result<T, Failed<M>> {
+    pub(crate) fn lose<T>(&mut self) -> Result<T, Failed<M>> {
         self.gone = self.shared.is_gone();
         let flight = self.flight.take_if(|_| self.gone);
         Err(Failed {
             error: Error::Gone,
             memory: flight.map(|flight| flight.memory),
         })
-    }
-
-    /// Makes the performance monitor count the next transfer.
-    pub fn start_monitor(&self) {
-        self.registers.monitor().write(MONITOR);
-    }
-
-    /// Reads the performance monitor.
-    pub fn monitor(&self) -> Monitor {
-        let long = |low: u32, high: u32| u64::from(low) | (u64::from(high & 0x3ff) << 32);
-        let registers = &self.registers;
-        Monitor {
-            cycles: long(registers.cycles().read(), registers.cycles_high().read()),
-            beats: long(registers.beats().read(), registers.beats_high().read()),
-        }
     }
 }
 
@@ -506,7 +498,7 @@ impl<M> Channel<M> {
 }
 
 /// The error of a wait for nothing.
-fn nothing() -> Error {
+pub(crate) fn nothing() -> Error {
     Error::Invalid("the channel has no transfer".into())
 }
 
@@ -523,7 +515,7 @@ impl<M> Drop for Channel<M> {
                 if since.elapsed() > DROP_PATIENCE {
                     // The card may still write: then memory and channel stay taken, until the
                     // program ends.
-                    mem::forget((self.flight.take(), self.held.take()));
+                    mem::forget((self.flight.take(), self.held.take(), self.ring.take()));
                     return;
                 }
                 std::thread::yield_now();

@@ -61,6 +61,14 @@ pub struct ChannelInfo {
 }
 
 impl ChannelInfo {
+    /// The bit of the channel in the registers that all channels share.
+    pub(crate) fn credit_bit(&self) -> u32 {
+        match self.direction {
+            Direction::H2c => 1 << self.number,
+            Direction::C2h => 1 << (16 + self.number),
+        }
+    }
+
     pub(crate) fn of(
         direction: Direction,
         number: usize,
@@ -91,16 +99,6 @@ impl fmt::Display for ChannelInfo {
 }
 
 /// A core that this program drives.
-///
-/// ```no_run
-/// use pinmap_xdma::Core;
-/// # fn f(device: &pinmap::Device) -> pinmap_xdma::Result<()> {
-/// let core = Core::open(device)?;
-/// for channel in core.channels() {
-///     println!("{channel}: {}", if channel.stream { "a stream" } else { "memory-mapped" });
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Clone)]
 pub struct Core {
     pub(crate) shared: Arc<Shared>,
@@ -217,10 +215,8 @@ impl Core {
     /// interrupt vector for it; [`Error::Pinmap`]: the program has it already, for instance.
     pub fn user_interrupt(&self, number: u32) -> Result<UserInterrupt> {
         if number >= USER_INTERRUPTS {
-            let words = format!(
-                "user interrupts are 0 to {}, not {number}",
-                USER_INTERRUPTS - 1
-            );
+            let last = USER_INTERRUPTS - 1;
+            let words = format!("user interrupts are 0 to {last}, not {number}");
             return Err(Error::Invalid(words));
         }
         UserInterrupt::new(Arc::clone(&self.shared), number)

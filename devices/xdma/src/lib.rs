@@ -6,27 +6,7 @@
 //! finds the channels by the core's own registers, and a [`Channel`] executes [`Transfer`]s between
 //! memory of the program and addresses of the card, or streams. The words are those of the manual:
 //! *H2C* is from the host to the card, *C2H* from the card to the host.
-//!
-//! ```no_run
-//! use pinmap::{Access, Buffer, Device, Registration};
-//! use pinmap_xdma::{Channel, ChannelOptions, Core, Direction, Transfer};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let device = Device::open_pci("0000:01:00.0".parse()?)?;
-//! let core = Core::open(&device)?;
-//! let mut to: Channel<Registration> = core.channel(Direction::H2c, 0, ChannelOptions::new())?;
-//! let mut from: Channel<Registration> = core.channel(Direction::C2h, 0, ChannelOptions::new())?;
-//!
-//! let mut buffer = Buffer::new(4096)?;
-//! buffer[..5].copy_from_slice(b"hello");
-//! let memory = buffer.register(&device, Access::ReadWrite)?;
-//! // The transfer owns the memory until it is done.
-//! let memory = to.run(Transfer::new(memory).at(0x1000))?.memory;
-//! let memory = from.run(Transfer::new(memory).at(0x1000))?.memory;
-//! let buffer = memory.release()?;
-//! # Ok(())
-//! # }
-//! ```
+//! The document `docs/xdma.md` has programs.
 //!
 //! # What is guaranteed
 //!
@@ -46,16 +26,20 @@ mod discovery;
 mod error;
 mod list;
 mod memory;
+mod monitor;
 mod options;
 mod registers;
+mod ring;
 mod transfer;
 mod user;
 
-pub use channel::{Channel, Monitor};
+pub use channel::Channel;
 pub use discovery::{ChannelInfo, Core, Direction};
 pub use error::{Error, Failed, Result, Status};
 pub use memory::Memory;
+pub use monitor::Monitor;
 pub use options::ChannelOptions;
+pub use ring::Block;
 pub use transfer::{Done, Transfer};
 pub use user::UserInterrupt;
 

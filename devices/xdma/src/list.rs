@@ -9,7 +9,8 @@
 const BLOCK: usize = 64;
 /// The upper half of a descriptor's first word.
 const MAGIC: u32 = 0xad4b_0000;
-const STOP_AND_COUNT: u32 = 0b11;
+const STOP: u32 = 1;
+const COUNT: u32 = 1 << 1;
 const END_OF_PACKET: u32 = 1 << 4;
 
 pinmap::element! {
@@ -50,11 +51,22 @@ pub(crate) fn link(entries: &mut [Entry], start: u64, ends: bool) {
     for (index, entry) in entries.iter_mut().enumerate() {
         let next = index + 1;
         if next == count {
-            entry.control |= STOP_AND_COUNT | if ends { END_OF_PACKET } else { 0 };
+            entry.control |= STOP | COUNT | if ends { END_OF_PACKET } else { 0 };
         } else {
             entry.next = start + (next * size_of::<Entry>()) as u64;
             entry.control |= adjacent(next, count) << 8;
         }
+    }
+}
+
+/// Makes a list of descriptors that lie at a device address one behind the other have no end: the
+/// core counts each, and begins again.
+pub(crate) fn close(entries: &mut [Entry], start: u64) {
+    let count = entries.len();
+    for (index, entry) in entries.iter_mut().enumerate() {
+        let next = (index + 1) % count;
+        entry.next = start + (next * size_of::<Entry>()) as u64;
+        entry.control |= COUNT | (adjacent(next, count) << 8);
     }
 }
 

@@ -9,14 +9,6 @@ use crate::error::{Error, Result};
 const MOST: usize = (1 << 28) - 4096;
 
 /// Options of a channel.
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use pinmap_xdma::ChannelOptions;
-///
-/// // Waits poll, and a transfer may take a second.
-/// let options = ChannelOptions::new().polled().timeout(Duration::from_secs(1));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelOptions {
     pub(crate) polled: bool,
@@ -69,14 +61,10 @@ impl ChannelOptions {
 
     /// Checks that the options make sense.
     pub(crate) fn check(&self) -> Result<()> {
-        let Self {
-            descriptors, piece, ..
-        } = *self;
-        if descriptors == 0 || descriptors > 1 << 20 {
-            let words = format!(
-                "a channel has 1 to {} descriptors, not {descriptors}",
-                1 << 20
-            );
+        let (descriptors, piece) = (self.descriptors, self.piece);
+        let most = 1 << 20;
+        if descriptors == 0 || descriptors > most {
+            let words = format!("a channel has 1 to {most} descriptors, not {descriptors}");
             return Err(Error::Invalid(words));
         }
         if piece == 0 || piece % 64 != 0 || piece > MOST {

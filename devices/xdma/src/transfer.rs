@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Transfers: what a channel executes, and what comes back.
 
-use std::fmt;
 use std::ops::Range;
 
 use crate::memory::Memory;
 
 /// A transfer, with the memory that it is to own. Executed by a [`Channel`](crate::Channel), which
 /// checks it.
-///
-/// ```no_run
-/// use pinmap::Registration;
-/// use pinmap_xdma::{Channel, Transfer};
-/// # fn f(channel: &mut Channel<Registration>, memory: Registration) -> pinmap_xdma::Result<()> {
-/// // The second page of the memory, from or to the card's address 0x100000.
-/// channel.start(Transfer::new(memory).part(4096..8192).at(0x10_0000))?;
-/// let done = channel.wait()?;
-/// # Ok(()) }
-/// ```
+#[derive(Debug)]
 #[must_use = "a transfer does nothing before a channel has it"]
 pub struct Transfer<M> {
     pub(crate) memory: M,
@@ -40,9 +30,7 @@ impl<M: Memory> Transfer<M> {
             ends: true,
         }
     }
-}
 
-impl<M> Transfer<M> {
     /// Sets the card's address, which a memory-mapped channel needs.
     pub fn at(mut self, address: u64) -> Self {
         self.at = Some(address);
@@ -68,16 +56,8 @@ impl<M> Transfer<M> {
     }
 }
 
-impl<M> fmt::Debug for Transfer<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer")
-            .field("part", &self.part)
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A transfer that is done.
+#[derive(Debug)]
 pub struct Done<M> {
     /// The memory of the transfer.
     pub memory: M,
@@ -85,13 +65,4 @@ pub struct Done<M> {
     pub len: usize,
     /// Whether the packet of a stream has ended with these bytes.
     pub end_of_packet: bool,
-}
-
-impl<M> fmt::Debug for Done<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Done")
-            .field(&self.len)
-            .field(&self.end_of_packet)
-            .finish()
-    }
 }

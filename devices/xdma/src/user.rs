@@ -14,19 +14,6 @@ use crate::error::Result;
 ///
 /// A design keeps its request until the cause is cleared, in a register of its own. The interrupt
 /// comes once for each request: so clear the cause after it, and then look for what is to be done.
-///
-/// ```no_run
-/// # fn f(core: &pinmap_xdma::Core) -> pinmap_xdma::Result<()> {
-/// let design = core.device().bar(0)?;
-/// let user = core.user_interrupt(3)?;
-/// loop {
-///     user.interrupt().wait()?; // or `wait_timeout`, `wait_async`, its file in an event loop
-///     design.write(0x08, 0u32)?; // as this design clears it
-///     // work
-/// #   return Ok(());
-/// }
-/// # }
-/// ```
 #[must_use = "dropped, the interrupt is disabled"]
 pub struct UserInterrupt {
     shared: Arc<Shared>,

@@ -38,7 +38,9 @@ const TESTS: &[Test] = tests! {
     streams:
         packets_have_ends
         futures_are_awaited
-        event_loop_polls_the_interrupts_files;
+        event_loop_polls_the_interrupts_files
+        ring_receives_without_a_pause
+        rings_are_of_streams_from_the_card;
     faults:
         bad_input_is_refused
         other_cores_are_refused

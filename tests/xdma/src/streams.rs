@@ -2,9 +2,11 @@
 //! Streams: what is sent to the card comes back.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use pinmap_xdma::{ChannelOptions, Transfer};
+use pinmap::Registration;
+use pinmap_xdma::{Channel, ChannelOptions, Direction, Transfer};
 
 use crate::drivers::{block_on, content, memory, pattern};
 use crate::harness::Outcome;
@@ -110,6 +112,114 @@ pub(crate) fn event_loop_polls_the_interrupts_files() -> Outcome {
                 }
             }
         }
+    }
+    Ok(())
+}
+
+pub(crate) fn ring_receives_without_a_pause() -> Outcome {
+    const BLOCK: usize = 256;
+    let core = streams()?;
+    for options in [ChannelOptions::new(), ChannelOptions::new().polled()] {
+        let mut to: Channel<Registration> = core.channel(Direction::H2c, 0, options)?;
+        let mut from: Channel<Arc<Registration>> = core.channel(Direction::C2h, 0, options)?;
+        let ring = Arc::new(memory(core.device(), &[0; 5 * BLOCK])?);
+        from.receive(Arc::clone(&ring), BLOCK)?;
+        let (blocks, mut held) = (ring.len() / BLOCK, 0);
+        for round in 0..200_u64 {
+            // Packets of no block, of a part of one, and of several, each time around.
+            let len = 1 + round as usize * 37 % (4 * BLOCK);
+            let bytes = pattern(round, len);
+            to.start(Transfer::new(memory(core.device(), &bytes)?).part(0..len))?;
+            let mut received = Vec::new();
+            loop {
+                let Some(block) = from.poll_block()? else {
+                    match from.interrupt() {
+                        Some(interrupt) => _ = interrupt.wait()?,
+                        None => std::thread::yield_now(),
+                    }
+                    continue;
+                };
+                let mut part = vec![0; block.bytes.len()];
+                ring.read_at(block.bytes.start, &mut part)?;
+                received.extend(part);
+                // Some are given back late, but in their order.
+                held += 1;
+                if held == blocks - 1 {
+                    (0..held).try_for_each(|_| from.give_back())?;
+                    held = 0;
+                }
+                if block.end_of_packet {
+                    break;
+                }
+            }
+            assert!(received == bytes, "{round}: {len} bytes");
+            to.wait()?;
+        }
+        // Full, it holds the design back, and nothing is overwritten.
+        (0..held).try_for_each(|_| from.give_back())?;
+        assert!(from.give_back().is_err());
+        let sent = pattern(99, (blocks + 2) * BLOCK);
+        to.start(Transfer::new(memory(core.device(), &sent)?).part(0..sent.len()))?;
+        to.wait()?;
+        let mut received = Vec::new();
+        while received.len() < sent.len() {
+            match from.poll_block()? {
+                Some(block) => received.push(block.bytes),
+                None if received.len() == blocks => break,
+                None => std::thread::yield_now(),
+            }
+        }
+        assert!(
+            from.poll_block()?.is_none(),
+            "a block that nobody gave back"
+        );
+        let mut bytes = Vec::new();
+        for number in 0..blocks + 2 {
+            let block = match received.get(number) {
+                Some(block) => block.clone(),
+                None => loop {
+                    if let Some(block) = from.poll_block()? {
+                        break block.bytes;
+                    }
+                },
+            };
+            let mut part = vec![0; block.len()];
+            ring.read_at(block.start, &mut part)?;
+            bytes.extend(part);
+            from.give_back()?;
+        }
+        assert!(bytes == sent, "the stream has a gap");
+        // It waits for the stream, and stops with the next bytes.
+        from.stop();
+        to.run(Transfer::new(memory(core.device(), &[1; 64])?).part(0..64))?;
+        let back = from.wait()?.memory;
+        assert!(Arc::ptr_eq(&back, &ring) && !from.in_flight());
+        let refused = from.poll_block().err().ok_or("there is no ring")?;
+        assert!(
+            refused.error.to_string().contains("no transfer"),
+            "{refused}"
+        );
+        // Transfers go on without credits.
+        to.run(Transfer::new(memory(core.device(), &[2; 64])?).part(0..64))?;
+        assert_eq!(from.run(Transfer::new(back))?.len, 64);
+    }
+    Ok(())
+}
+
+pub(crate) fn rings_are_of_streams_from_the_card() -> Outcome {
+    let core = streams()?;
+    let (mut to, mut from) = pair(&core, ChannelOptions::new().descriptors(4))?;
+    let new = || memory(core.device(), &[0; 4096]);
+    for (words, receives, block) in [
+        ("H2C 0 has no ring", false, 1024),
+        ("ring of 1 blocks", true, 4096),
+        ("ring of 8 blocks, but of 2 to 4", true, 512),
+        ("multiple of 64", true, 1000),
+        ("are none of", true, 0),
+    ] {
+        let channel = if receives { &mut from } else { &mut to };
+        let (refused, _) = error(channel.receive(new()?, block))?;
+        assert!(refused.to_string().contains(words), "{words}: {refused}");
     }
     Ok(())
 }
