@@ -1429,6 +1429,38 @@ int pinmap_xdma_wait(const struct pinmap_xdma_channel *channel,
                      int *end_of_packet);
 
 /**
+ * Starts to receive a stream without a pause, in blocks of the memory, of `block` bytes each,
+ * until the channel is stopped or closed. While no block is free the core holds the design back,
+ * so that nothing is overwritten. pinmap_xdma_wait() returns the memory after a stop.
+ *
+ * Errors: as for pinmap_xdma_start(); EINVAL, the channel is no stream to the host, or the memory
+ * has fewer than two blocks, or more than there are descriptors, or 1,023.
+ */
+int pinmap_xdma_receive(const struct pinmap_xdma_channel *channel,
+                        const struct pinmap_memory *memory,
+                        size_t block);
+
+/**
+ * Waits for the next block that is received: see pinmap_xdma_wait(). Stores where in the memory
+ * its bytes are, how many, and whether a packet ends with them; each may be NULL. The block is the
+ * program's until pinmap_xdma_give_back().
+ *
+ * Errors: as for pinmap_xdma_wait().
+ */
+int pinmap_xdma_next(const struct pinmap_xdma_channel *channel,
+                     int timeout_ms,
+                     size_t *offset,
+                     size_t *length,
+                     int *end_of_packet);
+
+/**
+ * Gives the oldest block that pinmap_xdma_next() has returned back to the core.
+ *
+ * Errors: EINVAL, there is none; ENODEV, the card is gone.
+ */
+int pinmap_xdma_give_back(const struct pinmap_xdma_channel *channel);
+
+/**
  * Tells a channel to stop after the descriptor that it executes. The transfer ends when it has:
  * pinmap_xdma_wait() tells. A channel whose card's side does not answer does not stop.
  *
@@ -1438,8 +1470,9 @@ int pinmap_xdma_stop(const struct pinmap_xdma_channel *channel);
 
 /**
  * Returns the file descriptor of a channel, an eventfd that stays the channel's. poll() finds it
- * readable when a transfer may be done; then pinmap_xdma_wait() looks, with a timeout of 0. That a
- * card is gone, the device's own file tells: see pinmap_fd().
+ * readable when a transfer or a block may be done; then pinmap_xdma_wait() or pinmap_xdma_next()
+ * looks, with a timeout of 0, until the time is up. That a card is gone, the device's own file
+ * tells: see pinmap_fd().
  *
  * Errors: EOPNOTSUPP, the channel is polled.
  */

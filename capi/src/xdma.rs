@@ -11,7 +11,7 @@ use pinmap_dynamic::{Channel, Error, Result};
 use pinmap_xdma::{ChannelInfo, ChannelOptions, Core, Direction};
 
 use crate::device::Device;
-use crate::error::{destroy, enter, make, refer, status, store, timeout};
+use crate::error::{destroy, enter, make, refer, status, timeout};
 use crate::interrupt::Interrupt;
 use crate::memory::Memory;
 use crate::options::{answer, options, XdmaOptions};
@@ -235,16 +235,82 @@ pub unsafe extern "C" fn pinmap_xdma_wait(
         // SAFETY: A channel, by the rules of C.
         let channel = unsafe { refer(channel, "channel")? };
         let (bytes, ends) = channel.0.wait(timeout(timeout_ms)?)?;
-        if !length.is_null() {
-            // SAFETY: Room for it, by the rules of C.
-            unsafe { store(length, bytes, "length")? };
-        }
-        if !end_of_packet.is_null() {
-            // SAFETY: As above.
-            unsafe { store(end_of_packet, ends.into(), "end_of_packet")? };
+        // SAFETY: NULL, or room for it, by the rules of C.
+        unsafe {
+            store_some(length, bytes);
+            store_some(end_of_packet, ends.into());
         }
         Ok(())
     })
+}
+
+/// Starts to receive a stream without a pause, in blocks of the memory, of `block` bytes each,
+/// until the channel is stopped or closed. While no block is free the core holds the design back,
+/// so that nothing is overwritten. pinmap_xdma_wait() returns the memory after a stop.
+///
+/// Errors: as for pinmap_xdma_start(); EINVAL, the channel is no stream to the host, or the memory
+/// has fewer than two blocks, or more than there are descriptors, or 1,023.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_xdma_receive(
+    channel: *const XdmaChannel,
+    memory: *const Memory,
+    block: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: A channel and memory, by the rules of C.
+        let (channel, memory) = unsafe { (refer(channel, "channel")?, refer(memory, "memory")?) };
+        channel.0.receive(&memory.0, block)
+    })
+}
+
+/// Waits for the next block that is received: see pinmap_xdma_wait(). Stores where in the memory
+/// its bytes are, how many, and whether a packet ends with them; each may be NULL. The block is the
+/// program's until pinmap_xdma_give_back().
+///
+/// Errors: as for pinmap_xdma_wait().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_xdma_next(
+    channel: *const XdmaChannel,
+    timeout_ms: c_int,
+    offset: *mut usize,
+    length: *mut usize,
+    end_of_packet: *mut c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: A channel, by the rules of C.
+        let channel = unsafe { refer(channel, "channel")? };
+        let block = channel.0.wait_block(timeout(timeout_ms)?)?;
+        // SAFETY: NULL, or room for it, by the rules of C.
+        unsafe {
+            store_some(offset, block.bytes.start);
+            store_some(length, block.bytes.len());
+            store_some(end_of_packet, block.end_of_packet.into());
+        }
+        Ok(())
+    })
+}
+
+/// Gives the oldest block that pinmap_xdma_next() has returned back to the core.
+///
+/// Errors: EINVAL, there is none; ENODEV, the card is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_xdma_give_back(channel: *const XdmaChannel) -> c_int {
+    status(|| {
+        // SAFETY: A channel, by the rules of C.
+        unsafe { refer(channel, "channel")? }.0.give_back()
+    })
+}
+
+/// Stores a result where a pointer of C says, unless it is NULL.
+///
+/// # Safety
+///
+/// The pointer is NULL, or can be written.
+unsafe fn store_some<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: As the caller promises.
+        unsafe { to.write(value) };
+    }
 }
 
 /// Tells a channel to stop after the descriptor that it executes. The transfer ends when it has:
@@ -260,8 +326,9 @@ pub unsafe extern "C" fn pinmap_xdma_stop(channel: *const XdmaChannel) -> c_int 
 }
 
 /// Returns the file descriptor of a channel, an eventfd that stays the channel's. poll() finds it
-/// readable when a transfer may be done; then pinmap_xdma_wait() looks, with a timeout of 0. That a
-/// card is gone, the device's own file tells: see pinmap_fd().
+/// readable when a transfer or a block may be done; then pinmap_xdma_wait() or pinmap_xdma_next()
+/// looks, with a timeout of 0, until the time is up. That a card is gone, the device's own file
+/// tells: see pinmap_fd().
 ///
 /// Errors: EOPNOTSUPP, the channel is polled.
 #[no_mangle]

@@ -7,6 +7,7 @@ pinmap's sources has more.
 
 from ._pinmap import xdma as _xdma
 
+Block = _xdma.Block
 Channel = _xdma.Channel
 ChannelInfo = _xdma.ChannelInfo
 CoreInfo = _xdma.CoreInfo
@@ -16,6 +17,7 @@ open = _xdma.open
 user_interrupt = _xdma.user_interrupt
 
 __all__ = [
+    "Block",
     "Channel",
     "ChannelInfo",
     "CoreInfo",

@@ -115,6 +115,16 @@ records! { "pinmap.xdma":
         version: u32,
     }
 
+    /// A block of memory that was received from a stream.
+    Block {
+        /// The first byte of the memory that has content.
+        offset: usize,
+        /// How many bytes have.
+        length: usize,
+        /// Whether a packet has ended with these bytes.
+        end_of_packet: bool,
+    }
+
     /// A transfer that is done.
     Done {
         /// How many bytes were transferred. From a stream these can be fewer than were asked for.

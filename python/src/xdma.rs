@@ -19,12 +19,13 @@ pub(crate) mod xdma {
     use crate::error::{detached, invalid};
     use crate::handle::Handle;
     use crate::interrupt::Interrupt;
+    use crate::memory::Memory;
     use crate::operand::Operand;
     use crate::shared::Shared;
     use crate::wait::{coroutine, wait};
 
     #[pymodule_export]
-    use crate::info::{ChannelInfo, CoreInfo, Done};
+    use crate::info::{Block, ChannelInfo, CoreInfo, Done};
 
     fn direction(word: &str) -> PyResult<Direction> {
         match word {
@@ -228,9 +229,56 @@ pub(crate) mod xdma {
         ///
         /// Raises Error: EOPNOTSUPP, the channel is polled; otherwise as wait() does.
         fn done<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-            let (file, held) = (slf.get().fileno(slf.py())?, slf.get().held.get()?);
-            let files = vec![(file, true), (held.shared.device.as_raw_fd(), false)];
-            coroutine(slf.py(), files, slf.getattr("try_wait")?)
+            Self::until(slf, "try_wait")
+        }
+
+        /// Starts to receive a stream without a pause, in blocks of the memory, of `block` bytes
+        /// each, until the channel is stopped or closed. While no block is free the core holds the
+        /// design back, so that nothing is overwritten. wait() returns after a stop.
+        ///
+        /// Raises Error: as start() does; EINVAL, the channel is no stream to the host, or the
+        /// memory has fewer than two blocks, or more than there are descriptors, or 1,023.
+        fn receive(
+            &self,
+            py: Python<'_>,
+            memory: &Bound<'_, Memory>,
+            block: usize,
+        ) -> PyResult<()> {
+            let (held, memory) = (self.held.get()?, memory.get().held()?);
+            detached(py, || held.channel.receive(&memory, block))
+        }
+
+        /// Waits for the next block that is received, for at most `timeout` seconds; None is for
+        /// ever. The block is the program's until give_back().
+        ///
+        /// Raises Error: as wait() does.
+        #[pyo3(signature = (timeout = None))]
+        fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Block> {
+            let held = self.held.get()?;
+            Ok(wait(py, timeout, |slice| held.channel.wait_block(Some(slice)))?.into())
+        }
+
+        /// Returns the next block that was received, or None.
+        ///
+        /// Raises Error: as wait() does.
+        fn try_next(&self, py: Python<'_>) -> PyResult<Option<Block>> {
+            let held = self.held.get()?;
+            Ok(detached(py, || held.channel.poll_block())?.map(Block::from))
+        }
+
+        /// Waits in asyncio for the next block.
+        ///
+        /// Raises Error: as done() does.
+        fn next_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+            Self::until(slf, "try_next")
+        }
+
+        /// Gives the oldest block that next() has returned back to the core.
+        ///
+        /// Raises Error: EINVAL, there is none; ENODEV, the card is gone.
+        fn give_back(&self, py: Python<'_>) -> PyResult<()> {
+            let held = self.held.get()?;
+            detached(py, || held.channel.give_back())
         }
 
         /// Tells the channel to stop after the descriptor that it executes. The transfer ends when
@@ -273,6 +321,25 @@ pub(crate) mod xdma {
         #[pyo3(signature = (*_exception))]
         fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
             self.close();
+        }
+    }
+
+    impl Channel {
+        /// Waits in asyncio until a method returns something.
+        fn until<'py>(slf: &Bound<'py, Self>, attempt: &str) -> PyResult<Bound<'py, PyAny>> {
+            let (file, held) = (slf.get().fileno(slf.py())?, slf.get().held.get()?);
+            let files = vec![(file, true), (held.shared.device.as_raw_fd(), false)];
+            coroutine(slf.py(), files, slf.getattr(attempt)?)
+        }
+    }
+
+    impl From<pinmap_xdma::Block> for Block {
+        fn from(block: pinmap_xdma::Block) -> Self {
+            Self {
+                offset: block.bytes.start,
+                length: block.bytes.len(),
+                end_of_packet: block.end_of_packet,
+            }
         }
     }
 

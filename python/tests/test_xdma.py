@@ -213,6 +213,45 @@ def test_packets_in_asyncio(streams):
     asyncio.run(both())
 
 
+def test_a_ring_receives_without_a_pause(streams):
+    device, sent = streams.device, streams.device.alloc(1000)
+    ring = device.alloc(4 * 256)
+    sent.numpy()[:] = pattern(1000)
+
+    async def receive(source, length):
+        found = bytearray()
+        while len(found) < length:
+            block = await source.next_async()
+            found += ring.numpy()[block.offset : block.offset + block.length].tobytes()
+            source.give_back()
+        assert block.end_of_packet
+        return found
+
+    with (
+        pinmap.xdma.open(device, "to_card") as to,
+        pinmap.xdma.open(device, "to_host") as source,
+    ):
+        source.receive(ring, 256)
+        for length in (1, 256, 1000, 700, 512):
+            to.start(sent.numpy()[:length])
+            assert asyncio.run(receive(source, length)) == sent.numpy()[:length].tobytes()
+            to.wait()
+        assert source.try_next() is None
+        with pytest.raises(pinmap.TimedOut):
+            source.next(0)
+        with pytest.raises(pinmap.InvalidInput, match="no block"):
+            source.give_back()
+        with pytest.raises(pinmap.Error, match="transfers have the memory"):
+            ring.release()
+        to.start(sent)
+        assert source.next(60).length == 256
+        to.wait()
+        # No block is free, so it stops at once.
+        source.stop()
+        source.wait()
+        ring.release()
+
+
 def test_user_interrupts_in_asyncio(mapped):
     async def come(user):
         for _ in range(3):

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use pinmap::{Access, Device, ErrorKind};
 use pinmap_xdma::{
-    ChannelInfo, ChannelOptions, Core, Direction, Done, Failed, Transfer, UserInterrupt,
+    Block, ChannelInfo, ChannelOptions, Core, Direction, Failed, Transfer, UserInterrupt,
 };
 
 use crate::error::{Error, Result};
@@ -205,6 +205,20 @@ impl Channel {
         self.with(|channel| channel.start(transfer).map_err(failed))
     }
 
+    /// Polls the channel. The file is readable until then; of a card that is gone no register is to
+    /// be read.
+    fn poll_by<T>(
+        &self,
+        poll: impl FnOnce(&mut pinmap_xdma::Channel<Lent>) -> Result<Option<T>, Failed<Lent>>,
+    ) -> Result<Option<T>> {
+        if let Some(interrupt) = &self.interrupt {
+            if interrupt.try_wait()?.is_none() {
+                self.look()?;
+            }
+        }
+        self.with(|channel| poll(channel).map_err(failed))
+    }
+
     /// Returns how many bytes the transfer had, if it is done, and whether a packet of a stream has
     /// ended with them. Does not wait.
     ///
@@ -212,20 +226,8 @@ impl Channel {
     ///
     /// As for [`wait`](Self::wait), but no time is up.
     pub fn poll(&self) -> Result<Option<(usize, bool)>> {
-        // The file is readable until then; of a card that is gone no register is to be read.
-        if let Some(interrupt) = &self.interrupt {
-            if interrupt.try_wait()?.is_none() {
-                self.look()?;
-            }
-        }
-        self.with(|channel| {
-            let done = channel.poll().map_err(failed)?;
-            Ok(done.map(
-                |Done {
-                     len, end_of_packet, ..
-                 }| (len, end_of_packet),
-            ))
-        })
+        let done = self.poll_by(pinmap_xdma::Channel::poll)?;
+        Ok(done.map(|done| (done.len, done.end_of_packet)))
     }
 
     /// Waits as [`poll`](Self::poll) looks, until the time is up, if it is limited. The transfer
@@ -237,15 +239,60 @@ impl Channel {
     /// at an error; `ECANCELED`: it was stopped; `ENODEV`: the card is gone. Except after the
     /// first, the channel has no transfer any more.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(usize, bool)> {
+        self.wait_by(timeout, || self.poll())
+    }
+
+    /// Starts to receive a stream without a pause, in blocks of the memory.
+    ///
+    /// # Errors
+    ///
+    /// As for [`pinmap_xdma::Channel::receive`]; `ESTALE`: the memory is released.
+    pub fn receive(&self, memory: &Arc<Memory>, block: usize) -> Result<()> {
+        let lent = Lent::new(memory)?;
+        self.with(|channel| channel.receive(lent, block).map_err(failed))
+    }
+
+    /// Returns the next block that was received, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`poll`](Self::poll).
+    pub fn poll_block(&self) -> Result<Option<Block>> {
+        self.poll_by(pinmap_xdma::Channel::poll_block)
+    }
+
+    /// Waits for the next block, until the time is up, if it is limited.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait).
+    pub fn wait_block(&self, timeout: Option<Duration>) -> Result<Block> {
+        self.wait_by(timeout, || self.poll_block())
+    }
+
+    /// Gives the oldest block that was received back to the core.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such block; `ENODEV`: the card is gone.
+    pub fn give_back(&self) -> Result<()> {
+        self.with(|channel| Ok(channel.give_back()?))
+    }
+
+    fn wait_by<T>(
+        &self,
+        timeout: Option<Duration>,
+        poll: impl Fn() -> Result<Option<T>>,
+    ) -> Result<T> {
         let mut looked = Instant::now();
         let deadline = timeout.and_then(|timeout| looked.checked_add(timeout));
         loop {
-            if let Some(done) = self.poll()? {
+            if let Some(done) = poll()? {
                 return Ok(done);
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| deadline <= now) {
-                let text = format!("the transfer of {} was not done in time", self.info);
+                let text = format!("{} was not done in time", self.info);
                 return Err(Error::new(Errno::ETIMEDOUT, ErrorKind::TimedOut, text));
             }
             let Some(interrupt) = &self.interrupt else {

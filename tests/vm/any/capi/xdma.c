@@ -316,6 +316,51 @@ TEST(xdma_packets_have_ends)
 	close_card(device);
 }
 
+TEST(xdma_ring_receives_without_a_pause)
+{
+	struct pinmap_device *device = card(true);
+	struct pinmap_xdma_channel *to = channel(device, TO_CARD);
+	struct pinmap_xdma_channel *from = channel(device, TO_HOST);
+	struct pollfd file = { .fd = DONE(pinmap_xdma_fd(from)), .events = POLLIN };
+	struct pinmap_memory *source, *ring = MADE(pinmap_alloc(device, PAGE, NULL));
+	char *sent = registered(device, 1, &source), *blocks = pinmap_address(ring);
+	size_t offset, length;
+	int ends;
+
+	DONE(pinmap_xdma_receive(from, ring, PAGE / 4));
+	for (size_t packet = 1; packet < PAGE; packet += 123) {
+		size_t received = 0;
+
+		DONE(pinmap_xdma_start(to, source, 0, packet, 0, 0));
+		for (ends = 0; !ends;) {
+			if (pinmap_xdma_next(from, 0, &offset, &length, &ends)) {
+				CHECK_EQ(errno, ETIMEDOUT);
+				CHECK_EQ(SYS(poll(&file, 1, PATIENCE)), 1);
+				continue;
+			}
+			CHECK(received + length <= packet);
+			CHECK(!memcmp(blocks + offset, sent + received, length));
+			received += length;
+			DONE(pinmap_xdma_give_back(from));
+		}
+		CHECK_EQ(received, packet);
+		DONE(pinmap_xdma_wait(to, -1, NULL, NULL));
+	}
+	REFUSED(pinmap_xdma_give_back(from), EINVAL, INVALID_INPUT, "no block");
+	REFUSED(pinmap_xdma_next(from, 20, NULL, NULL, NULL), ETIMEDOUT, TIMED_OUT, "C2H 0");
+	REFUSED(pinmap_xdma_receive(from, ring, 64), EBUSY, BUSY, "busy");
+	REFUSED(pinmap_xdma_receive(to, ring, 64), EINVAL, INVALID_INPUT, "no ring");
+	REFUSED(pinmap_release(ring), EBUSY, BUSY, "1 transfers");
+	DONE(pinmap_xdma_stop(from));
+	run(to, source, 0, 64, 0);
+	DONE(pinmap_xdma_wait(from, -1, NULL, NULL));
+	DONE(pinmap_release(ring));
+	DONE(pinmap_release(source));
+	pinmap_xdma_close(from);
+	pinmap_xdma_close(to);
+	close_card(device);
+}
+
 TEST(xdma_user_interrupts_come)
 {
 	struct pinmap_device *device = card(false);
