@@ -2,6 +2,7 @@
 /* libpinmap: AMD's DMA core, on the model of it (tests/devices/xdma/XDMA.md). */
 #define _GNU_SOURCE
 #include "capi.h"
+#include "pci.h"
 #include "pins.h"
 
 #include <poll.h>
@@ -359,6 +360,41 @@ TEST(xdma_ring_receives_without_a_pause)
 	pinmap_xdma_close(from);
 	pinmap_xdma_close(to);
 	close_card(device);
+}
+
+static void *take_away(void *bdf)
+{
+	pci_unbind(bdf);
+	return NULL;
+}
+
+TEST(xdma_gone_card_gives_memory_back)
+{
+	struct pinmap_device *device = card(false);
+	struct pinmap_xdma_channel *to = channel(device, TO_CARD);
+	struct pinmap_device_event event = { 0 };
+	struct pinmap_device_info info;
+	struct pinmap_memory *memory;
+	pthread_t thread;
+
+	registered(device, 1, &memory);
+	design_write(device, HOLD, 1);
+	DONE(pinmap_xdma_start(to, memory, 0, PAGE, 0, 0));
+	DONE(pinmap_get_info(device, &info, sizeof(info)));
+	CHECK_EQ(pthread_create(&thread, NULL, take_away, info.pci), 0);
+	/* Until then a register may be there, or may not. */
+	while (event.event_type != PINMAP_EVENT_TYPE_GONE)
+		DONE(pinmap_next_event(device, -1, &event, sizeof(event)));
+	REFUSED(pinmap_xdma_wait(to, -1, NULL, NULL), ENODEV, GONE, "gone");
+	REFUSED(pinmap_xdma_start(to, memory, 0, PAGE, 0, 0), ENODEV, GONE, "gone");
+	REFUSED(pinmap_xdma_stop(to), ENODEV, GONE, "gone");
+	DONE(pinmap_release(memory));
+	pinmap_xdma_close(to);
+	pinmap_close(device);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	pci_bind(info.pci);
+	pci_adopt(info.pci);
+	close_card(card(false));
 }
 
 TEST(xdma_user_interrupts_come)
