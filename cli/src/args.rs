@@ -108,6 +108,26 @@ Example:
 Exit status: 0, the card is back; 1, it is not, was in use, or PROGRAM failed; 2, usage error.")]
     Replug(ReplugOptions),
 
+    /// Look at an NVMe controller, and read and write its blocks
+    ///
+    /// Runs the program pinmap-nvme with these arguments: `pinmap nvme --help` has its own words.
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Exit status: 0, it is done; 1, it is not; 2, usage error."
+    )]
+    Nvme(OtherOptions),
+
+    /// Look at a card with AMD's DMA core, and move bytes to it and from it
+    ///
+    /// Runs the program pinmap-xdma with these arguments: `pinmap xdma --help` has its own words.
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Exit status: 0, it is done; 1, it is not; 2, usage error."
+    )]
+    Xdma(OtherOptions),
+
     /// Have QEMU's device edu copy memory, and check every byte
     ///
     /// Tests the driver with QEMU's device edu: takes its interrupt, registers memory, has the
@@ -263,6 +283,18 @@ pub(crate) struct ReplugOptions {
     pub(crate) program: Vec<OsString>,
 }
 
+/// Arguments of a command that is a program of its own.
+#[derive(Debug, Args, PartialEq)]
+pub(crate) struct OtherOptions {
+    /// The program's arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    pub(crate) arguments: Vec<OsString>,
+}
+
 /// Options of `top`.
 #[derive(Debug, Args, PartialEq)]
 pub(crate) struct TopOptions {
@@ -364,7 +396,10 @@ mod tests {
         assert!(all.contains("Exit status"), "{all}");
         for command in description().get_subcommands() {
             let name = command.get_name();
-            for line in [format!("{name} --help"), format!("help {name}")] {
+            // Those of a program of its own are its own.
+            let is_other = command.is_disable_help_flag_set();
+            let lines = [format!("help {name}"), format!("{name} --help")];
+            for line in lines.into_iter().take(2 - usize::from(is_other)) {
                 let text = refused(&line);
                 assert!(text.contains(&format!("Usage: pinmap {name}")), "{text}");
                 assert!(text.contains("Exit status: 0"), "{text}");
@@ -409,6 +444,12 @@ mod tests {
         let line = "replug --force --timeout 0.5 00:10.0 -- load --force";
         assert_eq!(parsed(line), Ok(Command::Replug(options)));
         assert!(refused("bind pinmap0").contains("not a PCI address"));
+        let arguments = ["perf", "00:10.0", "-p", "--help"];
+        let options = OtherOptions {
+            arguments: arguments.map(OsString::from).into(),
+        };
+        let line = format!("xdma {}", arguments.join(" "));
+        assert_eq!(parsed(&line), Ok(Command::Xdma(options)));
     }
 
     #[test]

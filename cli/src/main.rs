@@ -27,8 +27,10 @@ mod trace;
 mod words;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{self, ExitCode};
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -48,11 +50,26 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         Command::Top(options) => top::run(&options, out)?,
         Command::Explain(options) => explain::run(&options, out)?,
         Command::Trace(options) => return trace::run(&options),
+        Command::Nvme(options) => return become_program("nvme", &options.arguments),
+        Command::Xdma(options) => return become_program("xdma", &options.arguments),
         Command::Completions { shell } => manual::completions(shell, out)?,
         Command::Man { directory } => manual::write(&directory, out)?,
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs another program in place of this one. Returns only if that fails.
+fn become_program(name: &str, arguments: &[OsString]) -> Result<ExitCode> {
+    let program = format!("pinmap-{name}");
+    let error = process::Command::new(&program).args(arguments).exec();
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("; `cargo install --locked --path devices/{name}` installs it")
+        }
+        _ => String::new(),
+    };
+    Err(format!("run {program}: {error}{hint}").into())
 }
 
 fn main() -> ExitCode {

@@ -12,7 +12,8 @@ use crate::setup::{device, on_disk};
 fn run(arguments: &str, input: &str) -> std::io::Result<Output> {
     let arguments = arguments.split_whitespace();
     let input = File::open(input)?;
-    Command::new("pinmap-nvme")
+    Command::new("pinmap")
+        .arg("nvme")
         .args(arguments)
         .stdin(input)
         .output()

@@ -10,7 +10,7 @@ use crate::setup::{mapped, streams};
 
 fn run(arguments: &str) -> std::io::Result<Output> {
     let arguments = arguments.split_whitespace();
-    Command::new("pinmap-xdma").args(arguments).output()
+    Command::new("pinmap").arg("xdma").args(arguments).output()
 }
 
 /// Runs the command, which must succeed, and returns its output.
