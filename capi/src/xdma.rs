@@ -218,8 +218,8 @@ pub unsafe extern "C" fn pinmap_xdma_start(
 
 /// Waits until the transfer of a channel is done, for at most so many milliseconds; -1 is for ever,
 /// and 0 only looks. Stores how many bytes it had, and whether a packet of a stream has ended with
-/// them; either may be NULL. After ETIMEDOUT the transfer goes on, and after any other end the
-/// channel can have the next.
+/// them; either may be NULL. After ETIMEDOUT the transfer goes on. A card that does not answer, and
+/// that the driver still has, keeps it as well. After any other end the channel can have the next.
 ///
 /// Errors: ETIMEDOUT, the time was up; EINVAL, there is no transfer; EIO, the channel has stopped
 /// at an error, which pinmap_last_error() names by the bits of the status register; ECANCELED, the

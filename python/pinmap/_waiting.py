@@ -2,6 +2,8 @@
 """Waiting in asyncio."""
 
 import asyncio
+import contextlib
+import os
 import select
 
 
@@ -14,8 +16,11 @@ async def until(files, attempt):
     so nothing is lost if the wait is cancelled.
     """
     loop = asyncio.get_running_loop()
-    with select.epoll() as epoll:
+    with select.epoll() as epoll, contextlib.ExitStack() as copies:
         for file, is_read in files:
+            # One that is closed meanwhile would leave the epoll, and nobody would be told.
+            file = os.dup(file)
+            copies.callback(os.close, file)
             epoll.register(file, select.EPOLLIN if is_read else 0)
         while (found := attempt()) is None:
             ready = loop.create_future()

@@ -299,10 +299,14 @@ pub(crate) mod xdma {
             detached(py, || Ok(held.channel.interrupt()?.as_raw_fd()))
         }
 
-        /// Stops the transfer, waits for that, and gives the channel and the memory back. A channel
-        /// that does not stop within a second stays taken, and keeps its memory. Once it is closed,
-        /// this does nothing.
-        fn close(&self) {
+        /// Stops the transfer, waits for that, and gives the channel and the memory back. Who waits
+        /// for the transfer is told that the channel is closed. A channel that does not stop within
+        /// a second stays taken, and keeps its memory. Once it is closed, this does nothing.
+        fn close(&self, py: Python<'_>) {
+            // Of another process nothing is closed.
+            if let Ok(held) = self.held.get() {
+                py.detach(|| held.channel.close());
+            }
             self.held.close();
         }
 
@@ -319,8 +323,8 @@ pub(crate) mod xdma {
         }
 
         #[pyo3(signature = (*_exception))]
-        fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-            self.close();
+        fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+            self.close(py);
         }
     }
 

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import pathlib
 import subprocess
+import threading
 
 import numpy as np
 import pinmap
@@ -250,6 +251,43 @@ def test_a_ring_receives_without_a_pause(streams):
         source.stop()
         source.wait()
         ring.release()
+
+
+def test_closing_tells_who_waits(streams):
+    device, ring = streams.device, streams.device.alloc(4 * 256)
+
+    def full():
+        """A channel whose ring has no free block, so that it waits, and stops at once."""
+        source = pinmap.xdma.open(device, "to_host")
+        source.receive(ring, 256)
+        with pinmap.xdma.open(device, "to_card") as to, device.alloc(4 * 256) as sent:
+            to.start(sent)
+            to.wait()
+        assert [source.next(60).length for _ in range(4)] == 4 * [256]
+        return source
+
+    def wait():
+        with pytest.raises((pinmap.Error, ValueError), match="closed"):
+            source.next()
+        told.set()
+
+    source, told = full(), threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    source.close()
+    assert told.wait(60)
+    thread.join()
+
+    async def closed():
+        source = full()
+        waits = asyncio.create_task(source.next_async())
+        await asyncio.sleep(0)
+        source.close()
+        with pytest.raises(ValueError, match="closed"):
+            await waits
+
+    asyncio.run(closed())
+    ring.release()
 
 
 def test_user_interrupts_in_asyncio(mapped):

@@ -53,7 +53,10 @@ impl Cmb {
         demand!(Unsupported, u64::from(entries) <= most + 1 =>
             "memory of its own for {most} commands in flight of each queue");
         let at = u64::from(queue - 1) * len;
-        Ok((self.0.window(at..at + len)?, BASE + at))
+        let part = self.0.window(at..at + len)?;
+        // The table of interrupt vectors may be in the midst of it.
+        part.as_mut_ptr(0, len as usize)?;
+        Ok((part, BASE + at))
     }
 }
 

@@ -6,12 +6,14 @@
 //! either. After a reset of the device the control register is 0, and the status says nothing. In
 //! poll mode the count of descriptors, which the core writes to memory, comes first.
 
+mod wait;
+
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pinmap::{Access, Allocation, Buffer, ErrorKind, Interrupt, Registration};
+use pinmap::{Access, Allocation, Buffer, Interrupt, Registration};
 
 use crate::check::check_alignment;
 use crate::discovery::{ChannelInfo, Direction, Shared};
@@ -165,8 +167,28 @@ impl<M: Memory> Channel<M> {
 
     /// The interrupt that the end of a transfer raises, for event loops: when it is readable,
     /// [`poll`](Self::poll). `None` if the channel is polled.
-    pub fn interrupt(&self) -> Option<&Arc<Interrupt>> {
-        self.interrupt.as_ref()
+    pub fn interrupt(&self) -> Option<&Interrupt> {
+        self.interrupt.as_deref()
+    }
+
+    /// The interrupt for `pinmap-dynamic`, whose channels are closed while threads wait.
+    #[doc(hidden)]
+    pub fn shared_interrupt(&self) -> Option<Arc<Interrupt>> {
+        self.interrupt.clone()
+    }
+
+    /// Whether [`poll`](Self::poll) would read a register. It reads none of a channel that is
+    /// polled, as long as memory says that there is nothing new.
+    #[doc(hidden)]
+    pub fn has_news(&self) -> pinmap::Result<bool> {
+        let (Some(flight), Some(held)) = (&self.flight, &self.held) else {
+            return Ok(true);
+        };
+        if !self.options.polled || flight.stopped {
+            return Ok(true);
+        }
+        let count: u32 = held.back.load(COUNT)?;
+        Ok(count & COUNT_ERROR != 0 || count == flight.descriptors)
     }
 
     /// Starts a transfer. Does not wait.
@@ -313,16 +335,21 @@ impl<M: Memory> Channel<M> {
     ///
     /// As for [`wait`](Self::wait), but nothing takes too long.
     pub fn poll(&mut self) -> Result<Option<Done<M>>, Failed<M>> {
+        match self.ended()? {
+            Some(status) => self.end(status).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the status of a channel that works on its transfer no more.
+    pub(crate) fn ended(&mut self) -> Result<Option<u32>, Failed<M>> {
         let Some(flight) = &self.flight else {
             return Err(Failed::without(nothing()));
         };
-        if let (true, Some(held)) = (self.options.polled && !flight.stopped, &self.held) {
-            let count: u32 = held.back.load(COUNT).map_err(Failed::without)?;
-            if count & COUNT_ERROR == 0 && count != flight.descriptors {
-                return Ok(None);
-            }
-        }
         let stopped = flight.stopped;
+        if !self.has_news().map_err(Failed::without)? {
+            return Ok(None);
+        }
         let since = Instant::now();
         loop {
             let here = self.registers.status().read();
@@ -333,7 +360,7 @@ impl<M: Memory> Channel<M> {
                 return Ok(None);
             }
             if here & status::BUSY == 0 {
-                return self.end(here).map(Some);
+                return Ok(Some(here));
             }
             // The interrupt may have come already, and no other one does.
             if since.elapsed() > SETTLE {
@@ -343,81 +370,8 @@ impl<M: Memory> Channel<M> {
         }
     }
 
-    /// Waits until the transfer is done. If it takes too long, the channel is told to stop after
-    /// the descriptor that it executes, and may take as long again for that.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Status`]: the channel has stopped at an error; [`Error::TimedOut`]: the transfer
-    /// took too long. If there is no memory with the error, the channel has not stopped; the next
-    /// wait returns the memory when it has. [`Error::Confused`]: the core did other than it was
-    /// told; [`Error::Gone`]: the card is gone; [`Error::Invalid`]: there is no transfer.
-    pub fn wait(&mut self) -> Result<Done<M>, Failed<M>> {
-        if let Some(flight) = self.flight.as_mut().filter(|flight| flight.stopped) {
-            flight.deadline = Instant::now().checked_add(self.options.timeout);
-        }
-        let mut looked = Instant::now();
-        loop {
-            if let Some(done) = self.poll()? {
-                return Ok(done);
-            }
-            let Some(flight) = &self.flight else {
-                return Err(Failed::without(nothing()));
-            };
-            let now = Instant::now();
-            let is_late = flight.deadline.is_some_and(|deadline| deadline <= now);
-            // Registers of a card that is gone end the program.
-            if is_late || now - looked >= PAUSE {
-                if self.shared.is_gone() {
-                    return self.lose();
-                }
-                looked = now;
-            }
-            match flight.deadline {
-                _ if is_late && flight.stopped => return Err(Failed::without(Error::TimedOut)),
-                _ if is_late => self.stop(),
-                deadline => self.idle(deadline.map(|deadline| deadline - now))?,
-            }
-        }
-    }
-
-    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor, and
-    /// without a limit, because that takes a timer, which the executor has.
-    ///
-    /// # Errors
-    ///
-    /// As for [`wait`](Self::wait); [`Error::Unsupported`]: the channel is polled.
-    pub async fn next(&mut self) -> Result<Done<M>, Failed<M>> {
-        loop {
-            if let Some(done) = self.poll()? {
-                return Ok(done);
-            }
-            let Some(interrupt) = &self.interrupt else {
-                let words = "no interrupt for this channel, which is polled";
-                return Err(Failed::without(Error::Unsupported(words.into())));
-            };
-            match interrupt.wait_async().await {
-                Err(error) if error.kind() == ErrorKind::Gone => return self.lose(),
-                came => _ = came.map_err(Failed::without)?,
-            }
-        }
-    }
-
-    /// Sleeps until the interrupt, or a part of what is left of the time, or polls once more.
-    fn idle(&mut self, left: Option<Duration>) -> Result<(), Failed<M>> {
-        let Some(interrupt) = &self.interrupt else {
-            (0..16).for_each(|_| std::hint::spin_loop());
-            return Ok(());
-        };
-        match interrupt.wait_timeout(left.map_or(PAUSE, |left| left.min(PAUSE))) {
-            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
-            Err(error) if error.kind() == ErrorKind::Gone => self.lose(),
-            came => came.map(drop).map_err(Failed::without),
-        }
-    }
-
     /// Ends the transfer of a channel that works on it no more, and has this status.
-    fn end(&mut self, status: u32) -> Result<Done<M>, Failed<M>> {
+    pub(crate) fn end(&mut self, status: u32) -> Result<Done<M>, Failed<M>> {
         self.registers.control().write(0);
         let Some(flight) = self.flight.take() else {
             return Err(Failed::without(nothing()));
@@ -469,6 +423,7 @@ impl<M: Memory> Channel<M> {
     /// from it, the channel keeps that of the transfer.
     pub(crate) fn lose<T>(&mut self) -> Result<T, Failed<M>> {
         self.gone = self.shared.is_gone();
+        self.ring.take_if(|_| self.gone);
         let flight = self.flight.take_if(|_| self.gone);
         Err(Failed {
             error: Error::Gone,
@@ -516,6 +471,7 @@ impl<M> Drop for Channel<M> {
                     // The card may still write: then memory and channel stay taken, until the
                     // program ends.
                     mem::forget((self.flight.take(), self.held.take(), self.ring.take()));
+                    mem::forget(Arc::clone(&self.shared));
                     return;
                 }
                 std::thread::yield_now();

@@ -28,6 +28,8 @@ pub(crate) struct Ring {
     count: usize,
     taken: usize,
     given: usize,
+    /// The core wrote what it does not, and was told to stop.
+    is_confused: bool,
 }
 
 /// A block of a ring that was received. Returned by [`Channel::poll_block`].
@@ -91,12 +93,14 @@ impl<M: Memory> Channel<M> {
         let held = self.held.as_mut().ok_or(Error::Busy)?;
         let (back, entries) = (told.device_addr()?, &mut held.entries);
         entries.clear();
+        let mut are_blocks = true;
         let mut each = |addr, len| {
+            are_blocks &= len == block;
             entries.push(Entry::new(back + 8 * entries.len() as u64, addr, len));
         };
         let bytes = 0..count * block;
         transfer.memory.pieces(bytes, block, &mut each)?;
-        if entries.len() != count {
+        if !are_blocks || entries.len() != count {
             let words = "the pieces of the memory are not its blocks";
             return Err(Error::Invalid(words.into()));
         }
@@ -114,6 +118,7 @@ impl<M: Memory> Channel<M> {
             count,
             taken: 0,
             given: 0,
+            is_confused: false,
         })
     }
 
@@ -123,18 +128,37 @@ impl<M: Memory> Channel<M> {
     ///
     /// As for [`poll`](Self::poll); [`Error::TimedOut`], with the memory: the channel was stopped.
     pub fn poll_block(&mut self) -> Result<Option<Block>, Failed<M>> {
-        for again in [false, true] {
-            let ring = self.ring.as_mut().ok_or(Failed::without(nothing()))?;
-            let next = ring.next().map_err(Failed::without)?;
-            if next.is_some() || again {
-                return Ok(next);
-            }
-            // What is full from here on interrupts; what was before, is there after this read.
+        if let Some(block) = self.next_block()? {
+            return Ok(Some(block));
+        }
+        if self.interrupt.is_some() {
+            // What is full from here on interrupts; what was before, is there after a read.
             self.registers.status().write(status::COMPLETED);
-            if let Some(done) = self.poll()? {
-                let (error, memory) = (Error::TimedOut, Some(done.memory));
-                return Err(Failed { error, memory });
+        }
+        let ended = self.ended()?;
+        match (self.next_block()?, ended) {
+            // What was received before the end goes first.
+            (None, Some(status)) => {
+                let is_confused = self.ring.as_ref().is_some_and(|ring| ring.is_confused);
+                let memory = Some(self.end(status)?.memory);
+                let error = if is_confused {
+                    Error::Confused
+                } else {
+                    Error::TimedOut
+                };
+                Err(Failed { error, memory })
             }
+            (block, _) => Ok(block),
+        }
+    }
+
+    /// Takes the next block, if it is full. A core that does other than it was told is stopped.
+    fn next_block(&mut self) -> Result<Option<Block>, Failed<M>> {
+        let ring = self.ring.as_mut().ok_or(Failed::without(nothing()))?;
+        match ring.next() {
+            Err(Error::Confused) if !std::mem::replace(&mut ring.is_confused, true) => self.stop(),
+            Err(Error::Confused) => {}
+            next => return next.map_err(Failed::without),
         }
         Ok(None)
     }

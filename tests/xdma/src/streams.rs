@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use pinmap::Registration;
-use pinmap_xdma::{Channel, ChannelOptions, Direction, Transfer};
+use pinmap_xdma::{Channel, ChannelOptions, Direction, Error, Transfer};
 
 use crate::drivers::{block_on, content, memory, pattern};
 use crate::harness::Outcome;
@@ -173,7 +173,7 @@ pub(crate) fn ring_receives_without_a_pause() -> Outcome {
             from.poll_block()?.is_none(),
             "a block that nobody gave back"
         );
-        let mut bytes = Vec::new();
+        let (mut bytes, mut at) = (Vec::new(), 0);
         for number in 0..blocks + 2 {
             let block = match received.get(number) {
                 Some(block) => block.clone(),
@@ -186,13 +186,38 @@ pub(crate) fn ring_receives_without_a_pause() -> Outcome {
             let mut part = vec![0; block.len()];
             ring.read_at(block.start, &mut part)?;
             bytes.extend(part);
+            at = (block.start + BLOCK) % (blocks * BLOCK);
             from.give_back()?;
         }
         assert!(bytes == sent, "the stream has a gap");
-        // It waits for the stream, and stops with the next bytes.
+        // It has a part of a block when it is stopped, and stops with the next bytes. That block is
+        // told before the end.
+        let send = |to: &mut Channel<_>, byte, transfer: fn(Transfer<_>) -> Transfer<_>| {
+            let memory = memory(core.device(), &[byte; 64])?;
+            to.run(transfer(Transfer::new(memory).part(0..64)))?;
+            Outcome::Ok(())
+        };
+        send(&mut to, 1, Transfer::more)?;
+        let mut part = [0; 64];
+        while part != [1; 64] {
+            ring.read_at(at, &mut part)?;
+            std::thread::yield_now();
+        }
         from.stop();
-        to.run(Transfer::new(memory(core.device(), &[1; 64])?).part(0..64))?;
-        let back = from.wait()?.memory;
+        send(&mut to, 3, |transfer| transfer)?;
+        let last = loop {
+            if let Some(block) = from.poll_block()? {
+                break block;
+            }
+        };
+        assert_eq!((last.bytes, last.end_of_packet), (at..at + 128, true));
+        let stopped = loop {
+            if let Err(stopped) = from.poll_block() {
+                break stopped;
+            }
+        };
+        assert!(matches!(stopped.error, Error::TimedOut), "{stopped}");
+        let back = stopped.memory.ok_or("no memory came back")?;
         assert!(Arc::ptr_eq(&back, &ring) && !from.in_flight());
         let refused = from.poll_block().err().ok_or("there is no ring")?;
         assert!(
@@ -200,8 +225,10 @@ pub(crate) fn ring_receives_without_a_pause() -> Outcome {
             "{refused}"
         );
         // Transfers go on without credits.
-        to.run(Transfer::new(memory(core.device(), &[2; 64])?).part(0..64))?;
-        assert_eq!(from.run(Transfer::new(back))?.len, 64);
+        send(&mut to, 2, |transfer| transfer)?;
+        let done = from.run(Transfer::new(back))?;
+        ring.read_at(0, &mut part)?;
+        assert_eq!((done.len, part), (64, [2; 64]));
     }
     Ok(())
 }

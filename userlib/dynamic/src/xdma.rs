@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::hint;
+use std::mem;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::unistd::write;
 use pinmap::{Access, Device, ErrorKind};
 use pinmap_xdma::{
     Block, ChannelInfo, ChannelOptions, Core, Direction, Failed, Transfer, UserInterrupt,
@@ -135,8 +137,14 @@ pub struct Channel {
     info: ChannelInfo,
     /// `None` if the channel is polled. Dropped before the channel, which gives the vector back.
     interrupt: Option<Arc<pinmap::Interrupt>>,
-    /// `None` when the card is gone.
-    channel: Mutex<Option<pinmap_xdma::Channel<Lent>>>,
+    channel: Mutex<Result<pinmap_xdma::Channel<Lent>, End>>,
+}
+
+/// Why there is no channel any more.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Gone,
+    Closed,
 }
 
 impl fmt::Debug for Channel {
@@ -161,8 +169,8 @@ impl Channel {
         Ok(Self {
             device: device.clone(),
             info: *channel.info(),
-            interrupt: channel.interrupt().cloned(),
-            channel: Mutex::new(Some(channel)),
+            interrupt: channel.shared_interrupt(),
+            channel: Mutex::new(Ok(channel)),
         })
     }
 
@@ -183,12 +191,46 @@ impl Channel {
         })
     }
 
-    /// Calls with the channel, unless the card is gone.
-    fn with<T>(
-        &self,
-        call: impl FnOnce(&mut pinmap_xdma::Channel<Lent>) -> Result<T>,
-    ) -> Result<T> {
-        call(lock(&self.channel).as_mut().ok_or_else(gone)?)
+    /// Calls with the channel, after a look whether the card is gone: access to its registers would
+    /// end the program then.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the card is gone; `EBADF`: the channel is closed; `EDEADLK`: this is a host
+    /// function.
+    fn with<T>(&self, call: impl FnOnce(&mut pinmap_xdma::Channel<Lent>) -> T) -> Result<T> {
+        match self.device.info() {
+            Ok(info) if info.gone => self.end(End::Gone),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Gone => self.end(End::Gone),
+            Err(error) => return Err(error.into()),
+        }
+        match &mut *lock(&self.channel) {
+            Ok(channel) => Ok(call(channel)),
+            Err(End::Gone) => Err(pinmap_xdma::Error::Gone.into()),
+            Err(End::Closed) => {
+                let text = format!("{} was closed", self.info);
+                Err(Error::new(Errno::EBADF, ErrorKind::InvalidInput, text))
+            }
+        }
+    }
+
+    /// Gives up the channel, and its memory with it.
+    fn end(&self, why: End) {
+        let mut state = lock(&self.channel);
+        let ended = state.is_ok().then(|| mem::replace(&mut *state, Err(why)));
+        drop(state);
+        // Its memory may be of a program's that calls anything when it goes.
+        drop(ended);
+    }
+
+    /// Stops the transfer, and gives channel and memory back. Who waits for it is told.
+    pub fn close(&self) {
+        self.end(End::Closed);
+        if let Some(interrupt) = &self.interrupt {
+            // It cannot be full: then it would be readable.
+            let _ = write(&**interrupt, &1u64.to_ne_bytes());
+        }
     }
 
     /// Starts a transfer of memory, which `set` describes. Does not wait.
@@ -202,21 +244,33 @@ impl Channel {
         set: impl FnOnce(Transfer<Lent>) -> Transfer<Lent>,
     ) -> Result<()> {
         let transfer = set(Transfer::new(Lent::new(memory)?));
-        self.with(|channel| channel.start(transfer).map_err(failed))
+        self.with(|channel| channel.start(transfer))?
+            .map_err(failed)
     }
 
-    /// Polls the channel. The file is readable until then; of a card that is gone no register is to
-    /// be read.
+    /// Polls the channel. Of one that is polled, only memory is read where `look` does not say that
+    /// it is time to look at the card.
     fn poll_by<T>(
         &self,
+        look: bool,
         poll: impl FnOnce(&mut pinmap_xdma::Channel<Lent>) -> Result<Option<T>, Failed<Lent>>,
     ) -> Result<Option<T>> {
-        if let Some(interrupt) = &self.interrupt {
-            if interrupt.try_wait()?.is_none() {
-                self.look()?;
+        match &self.interrupt {
+            Some(interrupt) => _ = interrupt.try_wait()?,
+            None if look => {}
+            None => {
+                let channel = lock(&self.channel);
+                if matches!(&*channel, Ok(channel) if !channel.has_news()?) {
+                    return Ok(None);
+                }
             }
         }
-        self.with(|channel| poll(channel).map_err(failed))
+        self.with(poll)?.map_err(failed)
+    }
+
+    fn look_for_end(&self, look: bool) -> Result<Option<(usize, bool)>> {
+        let done = self.poll_by(look, pinmap_xdma::Channel::poll)?;
+        Ok(done.map(|done| (done.len, done.end_of_packet)))
     }
 
     /// Returns how many bytes the transfer had, if it is done, and whether a packet of a stream has
@@ -226,8 +280,7 @@ impl Channel {
     ///
     /// As for [`wait`](Self::wait), but no time is up.
     pub fn poll(&self) -> Result<Option<(usize, bool)>> {
-        let done = self.poll_by(pinmap_xdma::Channel::poll)?;
-        Ok(done.map(|done| (done.len, done.end_of_packet)))
+        self.look_for_end(true)
     }
 
     /// Waits as [`poll`](Self::poll) looks, until the time is up, if it is limited. The transfer
@@ -236,10 +289,11 @@ impl Channel {
     /// # Errors
     ///
     /// `ETIMEDOUT`: the time was up; `EINVAL`: there is no transfer; `EIO`: the channel has stopped
-    /// at an error; `ECANCELED`: it was stopped; `ENODEV`: the card is gone. Except after the
-    /// first, the channel has no transfer any more.
+    /// at an error; `ECANCELED`: it was stopped; `ENODEV`: the card is gone; `EBADF`: the channel
+    /// was closed. Except after the first, the channel has no transfer any more; but a card that
+    /// does not answer, and that the driver still has, keeps it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(usize, bool)> {
-        self.wait_by(timeout, || self.poll())
+        self.wait_by(timeout, |look| self.look_for_end(look))
     }
 
     /// Starts to receive a stream without a pause, in blocks of the memory.
@@ -249,7 +303,8 @@ impl Channel {
     /// As for [`pinmap_xdma::Channel::receive`]; `ESTALE`: the memory is released.
     pub fn receive(&self, memory: &Arc<Memory>, block: usize) -> Result<()> {
         let lent = Lent::new(memory)?;
-        self.with(|channel| channel.receive(lent, block).map_err(failed))
+        self.with(|channel| channel.receive(lent, block))?
+            .map_err(failed)
     }
 
     /// Returns the next block that was received, if it is there.
@@ -258,7 +313,7 @@ impl Channel {
     ///
     /// As for [`poll`](Self::poll).
     pub fn poll_block(&self) -> Result<Option<Block>> {
-        self.poll_by(pinmap_xdma::Channel::poll_block)
+        self.poll_by(true, pinmap_xdma::Channel::poll_block)
     }
 
     /// Waits for the next block, until the time is up, if it is limited.
@@ -267,7 +322,9 @@ impl Channel {
     ///
     /// As for [`wait`](Self::wait).
     pub fn wait_block(&self, timeout: Option<Duration>) -> Result<Block> {
-        self.wait_by(timeout, || self.poll_block())
+        self.wait_by(timeout, |look| {
+            self.poll_by(look, pinmap_xdma::Channel::poll_block)
+        })
     }
 
     /// Gives the oldest block that was received back to the core.
@@ -276,30 +333,31 @@ impl Channel {
     ///
     /// `EINVAL`: there is no such block; `ENODEV`: the card is gone.
     pub fn give_back(&self) -> Result<()> {
-        self.with(|channel| Ok(channel.give_back()?))
+        Ok(self.with(pinmap_xdma::Channel::give_back)??)
     }
 
     fn wait_by<T>(
         &self,
         timeout: Option<Duration>,
-        poll: impl Fn() -> Result<Option<T>>,
+        poll: impl Fn(bool) -> Result<Option<T>>,
     ) -> Result<T> {
         let mut looked = Instant::now();
         let deadline = timeout.and_then(|timeout| looked.checked_add(timeout));
         loop {
-            if let Some(done) = poll()? {
+            let now = Instant::now();
+            let is_late = deadline.is_some_and(|deadline| deadline <= now);
+            let look = is_late || now - looked >= PAUSE;
+            if look {
+                looked = now;
+            }
+            if let Some(done) = poll(look)? {
                 return Ok(done);
             }
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| deadline <= now) {
+            if is_late {
                 let text = format!("{} was not done in time", self.info);
                 return Err(Error::new(Errno::ETIMEDOUT, ErrorKind::TimedOut, text));
             }
             let Some(interrupt) = &self.interrupt else {
-                if now - looked >= PAUSE {
-                    looked = now;
-                    self.look()?;
-                }
                 (0..16).for_each(|_| hint::spin_loop());
                 thread::yield_now();
                 continue;
@@ -313,22 +371,6 @@ impl Channel {
         }
     }
 
-    /// Gives up the channel of a card that is gone, so that its memory comes back.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the card is gone.
-    fn look(&self) -> Result<()> {
-        match self.device.info() {
-            Ok(info) if !info.gone => Ok(()),
-            _ => {
-                let channel = lock(&self.channel).take();
-                drop(channel);
-                Err(gone())
-            }
-        }
-    }
-
     /// Tells the channel to stop after the descriptor that it executes. The transfer is done when
     /// it has.
     ///
@@ -336,15 +378,8 @@ impl Channel {
     ///
     /// `ENODEV`: the card is gone.
     pub fn stop(&self) -> Result<()> {
-        self.with(|channel| {
-            channel.stop();
-            Ok(())
-        })
+        self.with(pinmap_xdma::Channel::stop)
     }
-}
-
-fn gone() -> Error {
-    pinmap_xdma::Error::Gone.into()
 }
 
 fn failed(failed: Failed<Lent>) -> Error {

@@ -371,7 +371,9 @@ static void *take_away(void *bdf)
 TEST(xdma_gone_card_gives_memory_back)
 {
 	struct pinmap_device *device = card(false);
+	struct pinmap_xdma_options options = { .size = sizeof(options), .polled = 1 };
 	struct pinmap_xdma_channel *to = channel(device, TO_CARD);
+	struct pinmap_xdma_channel *polled = MADE(pinmap_xdma_open(device, TO_HOST, 1, &options));
 	struct pinmap_device_event event = { 0 };
 	struct pinmap_device_info info;
 	struct pinmap_memory *memory;
@@ -380,16 +382,19 @@ TEST(xdma_gone_card_gives_memory_back)
 	registered(device, 1, &memory);
 	design_write(device, HOLD, 1);
 	DONE(pinmap_xdma_start(to, memory, 0, PAGE, 0, 0));
+	DONE(pinmap_xdma_start(polled, memory, 0, PAGE, 0, 0));
 	DONE(pinmap_get_info(device, &info, sizeof(info)));
 	CHECK_EQ(pthread_create(&thread, NULL, take_away, info.pci), 0);
 	/* Until then a register may be there, or may not. */
 	while (event.event_type != PINMAP_EVENT_TYPE_GONE)
 		DONE(pinmap_next_event(device, -1, &event, sizeof(event)));
+	REFUSED(pinmap_xdma_stop(to), ENODEV, GONE, "gone");
 	REFUSED(pinmap_xdma_wait(to, -1, NULL, NULL), ENODEV, GONE, "gone");
 	REFUSED(pinmap_xdma_start(to, memory, 0, PAGE, 0, 0), ENODEV, GONE, "gone");
-	REFUSED(pinmap_xdma_stop(to), ENODEV, GONE, "gone");
+	REFUSED(pinmap_xdma_wait(polled, 0, NULL, NULL), ENODEV, GONE, "gone");
 	DONE(pinmap_release(memory));
 	pinmap_xdma_close(to);
+	pinmap_xdma_close(polled);
 	pinmap_close(device);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	pci_bind(info.pci);
