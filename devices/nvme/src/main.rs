@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command `pinmap-nvme`: looks at controllers that are bound to pinmap, and copies blocks.
+//! The command `pinmap-nvme`: looks at controllers that are bound to pinmap, copies blocks, and
+//! measures reads.
 #![forbid(unsafe_code)]
+
+mod bench;
 
 use std::error::Error;
 use std::io::{self, Read, Write};
@@ -9,13 +12,23 @@ use std::process::ExitCode;
 use pinmap::{Access, Buffer, Device, Registration};
 use pinmap_nvme::{Controller, Namespace, Queue, QueueOptions};
 
+use bench::Reads;
+
 const USAGE: &str = "\
 usage: pinmap-nvme list
        pinmap-nvme identify PCI
        pinmap-nvme read PCI NAMESPACE BLOCK COUNT >FILE
        pinmap-nvme write PCI NAMESPACE BLOCK <FILE
+       pinmap-nvme bench PCI NAMESPACE [OPTION...]
+       pinmap-nvme fio-job FILE [OPTION...]
 PCI is the address of a controller that `pinmap bind` has given to the driver, such as 0000:01:00.0.
-Each command resets the controller. write fills the last block up with zeroes.";
+Each command resets the controller. write fills the last block up with zeroes. bench reads from
+places in a random order, and prints how long that took. fio-job prints a job that has fio do the
+same with io_uring, on the block device FILE of the kernel's driver.
+  -s SIZE   bytes of a read (4096)
+  -d DEPTH  reads in flight (1)
+  -c COUNT  reads (10000)
+  -p        poll, and take no interrupt";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +38,10 @@ fn main() -> ExitCode {
         ["identify", pci] => open(pci).and_then(|controller| identify(&controller)),
         ["read", pci, namespace, block, count] => read(pci, namespace, block, count),
         ["write", pci, namespace, block] => write(pci, namespace, block),
+        ["bench", pci, namespace, rest @ ..] => {
+            Reads::parse(rest).and_then(|reads| reads.run(pci, namespace))
+        }
+        ["fio-job", file, rest @ ..] => Reads::parse(rest).map(|reads| reads.print_job(file)),
         ["--help"] => {
             println!("{USAGE}");
             Ok(())

@@ -55,7 +55,18 @@ pub(crate) fn command_lists_and_copies() -> Outcome {
     let (same, rest) = read.stdout.split_at(content.len());
     assert!(same == content && rest.iter().all(|&byte| byte == 0));
 
+    for options in ["-s 512 -d 8 -c 100", "-s 65536 -c 20 -p"] {
+        let measured = said(&format!("bench {pci} 1 {options}"))?;
+        assert!(measured.contains(" us each") && measured.contains(" reads/s"));
+    }
+    let job = said("fio-job /dev/nvme0n1 -s 512 -d 8 -p")?;
+    for line in ["filename=/dev/nvme0n1", "bs=512", "iodepth=8", "hipri=1"] {
+        assert!(job.lines().any(|words| words == line), "{job}");
+    }
+
     for (arguments, words) in [
+        (format!("bench {pci} 1 -s 100"), "whole blocks of 512 bytes"),
+        (format!("bench {pci} 1 -d"), "-d needs a value"),
         (
             format!("read {pci} 2 16380 9"),
             "has the blocks 0..16384, not 16380..16389",
