@@ -170,6 +170,18 @@ pub(crate) unsafe fn store<T>(to: *mut T, value: T, what: &str) -> Result<()> {
     Ok(())
 }
 
+/// Stores a result where a pointer of C says, unless it is NULL.
+///
+/// # Safety
+///
+/// The pointer is NULL, or can be written.
+pub(crate) unsafe fn store_some<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: As the caller promises.
+        unsafe { to.write(value) };
+    }
+}
+
 /// A time to wait in milliseconds, of which -1 is for ever.
 pub(crate) fn timeout(milliseconds: c_int) -> Result<Option<Duration>> {
     match u64::try_from(milliseconds) {

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 
 use crate::device::Device;
-use crate::error::{destroy, enter, make, refer, status, store, timeout};
+use crate::error::{destroy, enter, make, refer, status, store_some, timeout};
 
 /// An interrupt vector that is enabled.
 #[derive(Debug)]
@@ -54,10 +54,8 @@ pub unsafe extern "C" fn pinmap_interrupt_wait(
             Some(timeout) => interrupt.0.wait_timeout(timeout)?,
             None => interrupt.0.wait()?,
         };
-        if !count.is_null() {
-            // SAFETY: Room for it, by the rules of C.
-            unsafe { store(count, found, "count")? };
-        }
+        // SAFETY: NULL, or room for it, by the rules of C.
+        unsafe { store_some(count, found) };
         Ok(())
     })
 }

@@ -11,7 +11,7 @@ use pinmap_dynamic::{Channel, Error, Result};
 use pinmap_xdma::{ChannelInfo, ChannelOptions, Core, Direction};
 
 use crate::device::Device;
-use crate::error::{destroy, enter, make, refer, status, timeout};
+use crate::error::{destroy, enter, make, refer, status, store_some, timeout};
 use crate::interrupt::Interrupt;
 use crate::memory::Memory;
 use crate::options::{answer, options, XdmaOptions};
@@ -299,18 +299,6 @@ pub unsafe extern "C" fn pinmap_xdma_give_back(channel: *const XdmaChannel) -> c
         // SAFETY: A channel, by the rules of C.
         unsafe { refer(channel, "channel")? }.0.give_back()
     })
-}
-
-/// Stores a result where a pointer of C says, unless it is NULL.
-///
-/// # Safety
-///
-/// The pointer is NULL, or can be written.
-unsafe fn store_some<T>(to: *mut T, value: T) {
-    if !to.is_null() {
-        // SAFETY: As the caller promises.
-        unsafe { to.write(value) };
-    }
 }
 
 /// Tells a channel to stop after the descriptor that it executes. The transfer ends when it has:

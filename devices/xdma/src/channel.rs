@@ -177,8 +177,8 @@ impl<M: Memory> Channel<M> {
         self.interrupt.clone()
     }
 
-    /// Whether [`poll`](Self::poll) would read a register. It reads none of a channel that is
-    /// polled, as long as memory says that there is nothing new.
+    /// Whether [`poll`](Self::poll) would read a register, or [`poll_block`](Self::poll_block) find
+    /// something. Of a channel that is polled only memory is read until there is something new.
     #[doc(hidden)]
     pub fn has_news(&self) -> pinmap::Result<bool> {
         let (Some(flight), Some(held)) = (&self.flight, &self.held) else {
@@ -188,7 +188,11 @@ impl<M: Memory> Channel<M> {
             return Ok(true);
         }
         let count: u32 = held.back.load(COUNT)?;
-        Ok(count & COUNT_ERROR != 0 || count == flight.descriptors)
+        if count & COUNT_ERROR != 0 || count == flight.descriptors {
+            return Ok(true);
+        }
+        let full = self.ring.as_ref().map(Ring::full).transpose()?;
+        Ok(full.is_some_and(|first| first != 0))
     }
 
     /// Starts a transfer. Does not wait.
@@ -376,9 +380,12 @@ impl<M: Memory> Channel<M> {
         let Some(flight) = self.flight.take() else {
             return Err(Failed::without(nothing()));
         };
-        let outcome = match self.leave_ring() && status & status::ERRORS == 0 {
-            true => Ok((0, false)),
-            false => self.outcome(&flight, status),
+        let outcome = match self.leave_ring() {
+            Some(ring) if status & status::ERRORS == 0 => match ring.is_confused {
+                true => Err(Error::Confused),
+                false => Ok((0, false)),
+            },
+            _ => self.outcome(&flight, status),
         };
         let memory = flight.memory;
         match outcome {

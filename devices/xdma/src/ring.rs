@@ -29,7 +29,7 @@ pub(crate) struct Ring {
     taken: usize,
     given: usize,
     /// The core wrote what it does not, and was told to stop.
-    is_confused: bool,
+    pub(crate) is_confused: bool,
 }
 
 /// A block of a ring that was received. Returned by [`Channel::poll_block`].
@@ -43,12 +43,19 @@ pub struct Block {
 }
 
 impl Ring {
+    /// The word that tells of the next block; 0: it is not full.
+    pub(crate) fn full(&self) -> pinmap::Result<u32> {
+        match self.taken == self.given + self.count {
+            true => Ok(0),
+            false => self.told.load(8 * (self.taken % self.count)),
+        }
+    }
+
     /// Takes the next block, if it is full.
     fn next(&mut self) -> Result<Option<Block>> {
-        let index = self.taken % self.count;
-        let first: u32 = self.told.load(8 * index)?;
+        let (index, first) = (self.taken % self.count, self.full()?);
         let len = self.told.load::<u32>(8 * index + 4)? as usize;
-        if first == 0 || self.taken == self.given + self.count {
+        if first == 0 {
             return Ok(None);
         }
         if first >> 16 != STREAM_MAGIC || len > self.block {
@@ -139,13 +146,7 @@ impl<M: Memory> Channel<M> {
         match (self.next_block()?, ended) {
             // What was received before the end goes first.
             (None, Some(status)) => {
-                let is_confused = self.ring.as_ref().is_some_and(|ring| ring.is_confused);
-                let memory = Some(self.end(status)?.memory);
-                let error = if is_confused {
-                    Error::Confused
-                } else {
-                    Error::TimedOut
-                };
+                let (error, memory) = (Error::TimedOut, Some(self.end(status)?.memory));
                 Err(Failed { error, memory })
             }
             (block, _) => Ok(block),
@@ -177,15 +178,13 @@ impl<M: Memory> Channel<M> {
         Ok(())
     }
 
-    /// Ends what is special about a ring, if there was one.
-    pub(crate) fn leave_ring(&mut self) -> bool {
-        let is_ring = self.ring.take().is_some();
-        if is_ring {
-            self.common.credit_clear().write(self.info.credit_bit());
-            if self.interrupt.is_some() {
-                self.registers.interrupt_mask().write(MASK);
-            }
+    /// Ends what is special about a ring, and returns it, if there was one.
+    pub(crate) fn leave_ring(&mut self) -> Option<Ring> {
+        let ring = self.ring.take()?;
+        self.common.credit_clear().write(self.info.credit_bit());
+        if self.interrupt.is_some() {
+            self.registers.interrupt_mask().write(MASK);
         }
-        is_ring
+        Some(ring)
     }
 }

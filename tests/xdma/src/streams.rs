@@ -132,6 +132,10 @@ pub(crate) fn ring_receives_without_a_pause() -> Outcome {
             to.start(Transfer::new(memory(core.device(), &bytes)?).part(0..len))?;
             let mut received = Vec::new();
             loop {
+                // Memory alone tells of a block.
+                while !from.has_news()? {
+                    std::thread::yield_now();
+                }
                 let Some(block) = from.poll_block()? else {
                     match from.interrupt() {
                         Some(interrupt) => _ = interrupt.wait()?,
