@@ -12,14 +12,21 @@ use crate::{
     address_space::AddressSpace,
     backend::{Backend, Flat, Member},
     context::{Context, Processes},
+    failure::Failure,
     mmu::DmaControl,
     stats::{self, Stat, Stats, Totals},
     sys::{
+        fs::import::{DmaBuf, Imported},
         iommu::{Attachment, Domain, Reserved},
         mm::vma::Views,
         pci::Function,
         task,
-        task::{account::Account, coverage::Covered, process, work},
+        task::{
+            account::{Account, Charge},
+            coverage::Covered,
+            passage::Passage,
+            process, work,
+        },
     },
     uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
 };
@@ -73,6 +80,9 @@ pub(crate) struct Device {
     /// `None` after unbinding.
     #[pin]
     attachment: Mutex<Option<Attachment>>,
+    /// Open while the function is bound, for calls that need it to be.
+    #[pin]
+    bound: Passage,
     /// For [`DmaControl`].
     #[pin]
     work: Work<Device>,
@@ -118,7 +128,7 @@ impl Device {
             of_user: RBTree::new(),
         };
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 function: function.clone(),
                 group: attachment.group().id(),
                 identity,
@@ -132,8 +142,9 @@ impl Device {
                 contexts <- new_mutex!(contexts, "pinmap_contexts"),
                 views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
+                bound <- Passage::new(),
                 work <- new_work!("pinmap_device"),
-            }),
+            }? Error),
             GFP_KERNEL,
         )
     }
@@ -332,6 +343,31 @@ impl Device {
         task::assert_mmap_unlocked();
         let attachment = self.attachment.lock();
         attachment.as_ref().map_or(Ok(()), Attachment::renew)
+    }
+
+    pub(crate) fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Calls `what` while the function is bound, which waits for the call. `ENODEV`: it is not.
+    pub(crate) fn while_bound<T>(
+        &self,
+        what: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.bound.while_open(what).ok_or(ENODEV)?
+    }
+
+    /// Imports a dma-buf of another driver: see [`Imported::new`]. What the kernel keeps for it is
+    /// charged to `account`. Called [while the function is bound](Self::while_bound).
+    pub(crate) fn import(
+        &self,
+        dma_buf: DmaBuf,
+        account: &Arc<Account>,
+    ) -> Result<Arc<Imported>, Failure> {
+        // For each page an entry of a scatterlist, and one of a page table.
+        let charge = Charge::new(account, dma_buf.pages().div_ceil(64))?;
+        let translate = |address| self.attachment.lock().as_ref()?.translate(address);
+        Ok(Imported::new(dma_buf, &self.function, charge, translate)?)
     }
 
     /// Blocks all DMA of the device, for as long as it is bound. Returns `false` if it is not

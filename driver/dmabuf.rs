@@ -1,28 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Exported memory: dma-bufs, and the buffers that imported them here.
 //!
-//! An [`Export`] is one dma-buf. Memory that the driver allocated stays with whoever has it.
-//! Registered memory belongs to a program and can go away, so its buffer keeps a list of its
-//! exports, and revokes them when it ends or goes stale: importers here are unmapped and go stale,
+//! An [`Export`] is one dma-buf, or what another device of the process was given without one. Host
+//! memory that the driver allocated stays with whoever has it. Registered memory belongs to a
+//! program and can go away, and memory of a device goes with the device, so whoever has these keeps
+//! a list of the exports, and revokes them at the end: importers here are unmapped and go stale,
 //! too, and other drivers are told to let go. That is done by the buffer's worker or by whoever
 //! ends it, never in an MMU notifier, because it waits.
 
 use crate::{
+    logic::span::Span,
+    mapping::{Memory, VramRange},
     sys::{
-        fs::dmabuf::{Exporter, Operations, Shared, Unpublished},
-        mm::{folios::Folios, pages::Pages, vma::NewArea},
+        fs::{
+            dmabuf::{Exporter, Operations, Shared, Unpublished},
+            import::{Imported, Revoked},
+        },
+        mm::{
+            folios::Folios,
+            pages::{Origin, Pages},
+            vma::NewArea,
+        },
+        pci::{bar_pages::BarPages, Function},
     },
     view::{FileView, HostView},
 };
-use core::mem;
+use core::{mem, ptr};
 use kernel::{
-    new_mutex,
+    device, new_mutex,
     prelude::*,
     sync::{Arc, Mutex},
 };
 
-/// A buffer here that was imported from an export, and so must go stale with it.
-pub(crate) trait Importer: Send + Sync {
+/// A buffer here that was imported, and so must go stale with what it was imported from.
+pub(crate) trait Importer: Revoked {
     /// Unmaps the memory everywhere and goes stale. When it returns, no device reaches the memory
     /// through this buffer. Sleeps.
     fn revoke_import(self: Arc<Self>);
@@ -34,7 +45,11 @@ pub(crate) struct Export {
     view: View,
     /// The memory can go away while the dma-buf exists.
     revocable: bool,
+    /// The memory is a device's, and so does not outlive its binding.
+    of_device: bool,
     state: Pin<KBox<Mutex<State>>>,
+    /// Held while the memory is taken back: who comes second waits for the first.
+    revoking: Pin<KBox<Mutex<()>>>,
 }
 
 /// How `mmap()` of the dma-buf shows the memory.
@@ -49,7 +64,7 @@ pub(crate) enum View {
 
 struct State {
     /// `None` once it was revoked.
-    pages: Option<Arc<dyn Pages>>,
+    memory: Option<Memory>,
     importers: KVec<Arc<dyn Importer>>,
 }
 
@@ -64,7 +79,10 @@ impl Exporter for Export {
     }
 
     fn memory(&self) -> Result<Arc<dyn Pages>> {
-        self.state.lock().pages.clone().ok_or(ENODEV)
+        match self.state.lock().memory.clone().ok_or(ENODEV)? {
+            Memory::Host(pages) => Ok(pages),
+            Memory::Vram(vram) => on_bus(vram),
+        }
     }
 
     fn is_writable(&self) -> bool {
@@ -101,14 +119,17 @@ impl Exporter for Export {
 
 impl Export {
     fn new(parts: Parts, write: bool) -> Result<Self> {
+        let of_device = is_of_a_device(&parts.memory);
         let state = State {
-            pages: Some(parts.pages),
+            memory: Some(parts.memory),
             importers: KVec::new(),
         };
         Ok(Self {
             write,
             view: parts.view,
             revocable: parts.revocable,
+            of_device,
+            revoking: KBox::pin_init(new_mutex!((), "pinmap_revoking"), GFP_KERNEL_ACCOUNT)?,
             state: KBox::pin_init(new_mutex!(state, "pinmap_export"), GFP_KERNEL_ACCOUNT)?,
         })
     }
@@ -116,7 +137,7 @@ impl Export {
     /// Adds a buffer that goes stale with the export. Fails with `ESTALE` if that was revoked.
     pub(crate) fn add_importer(&self, importer: Arc<dyn Importer>) -> Result {
         let mut state = self.state.lock();
-        if state.pages.is_none() {
+        if state.memory.is_none() {
             return Err(ESTALE);
         }
         if self.revocable {
@@ -128,45 +149,151 @@ impl Export {
     /// Removes a buffer that has let go of the memory.
     pub(crate) fn remove_importer(&self, importer: &dyn Importer) {
         let mut state = self.state.lock();
-        let wanted = |other: &Arc<dyn Importer>| core::ptr::addr_eq(&raw const **other, importer);
+        let wanted = |other: &Arc<dyn Importer>| ptr::addr_eq(&raw const **other, importer);
         let index = state.importers.iter().position(wanted);
         let removed = index.and_then(|index| state.importers.remove(index).ok());
         drop(state);
         drop(removed);
     }
 
-    /// The memory as a buffer that was imported from this export can export it in turn.
-    pub(crate) fn parts(&self, pages: Arc<dyn Pages>) -> Parts {
-        Parts {
-            pages,
-            view: self.view.clone(),
-            revocable: self.revocable,
+    /// The memory as `function` reaches it. `ESTALE`: it was revoked; `EREMOTEIO`: the bus does not
+    /// let the function reach it; `EINVAL`: a BAR of the function itself.
+    ///
+    /// A function whose memory it is stays bound during the call: its unbinding takes the memory
+    /// back, for which it needs the lock, or the caller sees to it.
+    pub(crate) fn memory_for(&self, function: &Function) -> Result<Memory> {
+        let state = self.state.lock();
+        let pages = match state.memory.clone().ok_or(ESTALE)? {
+            Memory::Vram(vram) if is_same(vram.function(), function) => {
+                return Ok(Memory::Vram(vram));
+            }
+            Memory::Vram(vram) => on_bus(vram)?,
+            Memory::Host(pages) => pages,
+        };
+        if let Origin::Bar(giver, _) = pages.origin() {
+            if is_same(giver, function) {
+                return Err(EINVAL);
+            }
+            if !function.reaches(giver) {
+                return Err(EREMOTEIO);
+            }
         }
+        Ok(Memory::Host(pages))
     }
 
-    fn has_importers(&self) -> bool {
-        !self.state.lock().importers.is_empty()
+    /// Whether nobody has the memory, and can get it: there is no dma-buf any more. If so, nobody
+    /// can from here on.
+    fn close_if_unused(&self) -> bool {
+        let mut state = self.state.lock();
+        if !state.importers.is_empty() {
+            return false;
+        }
+        let memory = state.memory.take();
+        drop(state);
+        drop(memory);
+        true
     }
 }
 
 /// Takes the memory away from all importers. When it returns, no device of this driver reaches it
-/// through `source`. Other drivers let go in their own time.
+/// through `source`. Other drivers let go in their own time; if the memory is a device's, they have
+/// done so, too.
 pub(crate) fn revoke(source: &Source) {
-    let mut state = source.exporter().state.lock();
-    let pages = state.pages.take();
+    let export = source.exporter();
+    let _one_at_a_time = export.revoking.lock();
+    let mut state = export.state.lock();
+    let memory = state.memory.take();
     let importers = mem::take(&mut state.importers);
     drop(state);
     for importer in &importers {
         importer.clone().revoke_import();
     }
-    source.invalidate();
+    source.invalidate(export.of_device);
+    if export.of_device {
+        source.await_importers();
+    }
     // Importers that have not let go yet have references of their own.
-    drop(pages);
+    drop(memory);
+}
+
+fn is_of_a_device(memory: &Memory) -> bool {
+    match memory {
+        Memory::Vram(_) => true,
+        Memory::Host(pages) => !matches!(pages.origin(), Origin::Host),
+    }
+}
+
+fn is_same(a: &Function, b: &Function) -> bool {
+    let (a, b): (&device::Device, &device::Device) = (a.as_ref(), b.as_ref());
+    ptr::eq(a, b)
+}
+
+fn on_bus(vram: Arc<dyn VramRange>) -> Result<Arc<dyn Pages>> {
+    let whole = Span::new(0, vram.span().length()).map_err(|_| EINVAL)?;
+    vram.on_bus(whole)
+}
+
+/// Returns `part` of the BAR `bar` of `function`, which `keep` keeps, to be exported. `EINVAL`: it
+/// leaves the BAR.
+#[allow(unsafe_code, reason = "only here it is known when exports are revoked")]
+pub(crate) fn pages_of_bar<K: Send + Sync + 'static>(
+    function: &Function,
+    bar: u32,
+    part: Span,
+    keep: K,
+) -> Result<Arc<dyn Pages>> {
+    // SAFETY: Exports of memory of a device are revoked before its function is unbound, and
+    // `revoke` waits until nobody has it mapped.
+    Ok(unsafe { BarPages::new(function, bar, part, keep)? })
+}
+
+/// Where imported memory comes from.
+pub(crate) enum Giver {
+    /// An export of this driver.
+    Export(Arc<Source>),
+    /// A dma-buf of another driver.
+    Foreign(Arc<Imported>),
+}
+
+impl Giver {
+    /// Has `importer` go stale when the memory is taken back. `ESTALE`: it was.
+    pub(crate) fn add_importer<T: Importer + 'static>(&self, importer: Arc<T>) -> Result {
+        match self {
+            Self::Export(source) => source.exporter().add_importer(importer),
+            Self::Foreign(imported) => imported.set_importer(importer),
+        }
+    }
+
+    /// Forgets an importer that has let go of the memory.
+    pub(crate) fn remove_importer(&self, importer: &dyn Importer) {
+        match self {
+            Self::Export(source) => source.exporter().remove_importer(importer),
+            Self::Foreign(imported) => imported.forget_importer(),
+        }
+    }
+
+    /// The `memory` that was imported as it can be exported in turn. `EOPNOTSUPP`: it belongs to
+    /// another driver or device, which exports it itself, and which could not wait for those who
+    /// have it at second hand.
+    pub(crate) fn parts(&self, memory: Memory) -> Result<Parts> {
+        let Self::Export(source) = self else {
+            return Err(EOPNOTSUPP);
+        };
+        let export = source.exporter();
+        if export.of_device {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(Parts {
+            memory,
+            view: export.view.clone(),
+            revocable: export.revocable,
+        })
+    }
 }
 
 /// The memory of a buffer as it can be exported.
 pub(crate) struct Parts {
-    pub(crate) pages: Arc<dyn Pages>,
+    pub(crate) memory: Memory,
     pub(crate) view: View,
     /// See [`Exporter::is_revocable`].
     pub(crate) revocable: bool,
@@ -175,6 +302,11 @@ pub(crate) struct Parts {
 /// Makes a dma-buf of `length` bytes, whose descriptor user space does not know yet.
 pub(crate) fn export(parts: Parts, write: bool, length: u64) -> Result<(Arc<Source>, Unpublished)> {
     Source::new(Export::new(parts, write)?, length)
+}
+
+/// Gives memory to devices of this driver alone, without a dma-buf.
+pub(crate) fn share(parts: Parts, write: bool) -> Result<Arc<Source>> {
+    Source::unshared(Export::new(parts, write)?)
 }
 
 /// The exports of a buffer, to be revoked with it. Adding one drops those that nobody uses any
@@ -186,7 +318,7 @@ impl Exports {
     /// Adds an export that can be revoked.
     pub(crate) fn add(&mut self, source: &Arc<Source>) -> Result {
         self.0
-            .retain(|known| !known.is_released() || known.exporter().has_importers());
+            .retain(|known| !known.is_released() || !known.exporter().close_if_unused());
         Ok(self.0.push(source.clone(), GFP_KERNEL_ACCOUNT)?)
     }
 

@@ -37,7 +37,7 @@ mod claim;
 mod context;
 #[forbid(unsafe_code)]
 mod device;
-#[forbid(unsafe_code)]
+#[deny(unsafe_code)]
 mod dmabuf;
 #[forbid(unsafe_code)]
 mod event;

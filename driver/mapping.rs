@@ -25,6 +25,7 @@ use crate::{
     sys::{
         iommu::{Gather, Mapped},
         mm::pages::Pages,
+        pci::Function,
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -33,13 +34,20 @@ use kernel::{prelude::*, sync::Arc};
 pub(crate) trait VramRange: Send + Sync {
     /// The range, by its offset in VRAM; whole pages.
     fn span(&self) -> Span;
+
+    /// The function that has the VRAM.
+    fn function(&self) -> &Function;
+
+    /// `part` of the range, counted from its start, as other devices see it on the bus.
+    fn on_bus(self: Arc<Self>, part: Span) -> Result<Arc<dyn Pages>>;
 }
 
 /// Memory that can be mapped.
 #[derive(Clone)]
 pub(crate) enum Memory {
-    /// Host memory, and what keeps it.
+    /// Memory behind the IOMMU, and what keeps it: that of the host, or of another device.
     Host(Arc<dyn Pages>),
+    /// Memory of the device itself.
     Vram(Arc<dyn VramRange>),
 }
 

@@ -38,7 +38,7 @@ plain! {
     pinmap_alloc: 72,
     pinmap_budget: 40,
     pinmap_event: 32,
-    pinmap_export: 24,
+    pinmap_export: 32,
     pinmap_generations: 24,
     pinmap_get_totals: 160,
     pinmap_gpu_counters: 448,

@@ -13,7 +13,9 @@
 //! reset.
 
 use crate::{
+    dmabuf::{self, Exports, Parts, Source, View},
     logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
+    mapping::Memory,
     sys::{
         fs::eventfd::EventFd,
         pci::{irq_eventfd::Vectors, Bar, Function},
@@ -26,7 +28,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
-        Mutex,
+        Arc, Mutex,
     },
 };
 
@@ -113,6 +115,9 @@ pub(crate) struct Flat {
     access: Mutex<Access>,
     /// Closed during a reset.
     answering: Gate,
+    /// What other devices were given of the BARs.
+    #[pin]
+    exports: Mutex<Exports>,
 }
 
 /// The pages of `bar` that contain the MSI-X table or its pending bits, as offsets into the BAR.
@@ -140,6 +145,7 @@ impl Flat {
             vectors <- new_mutex!(None, "pinmap_vectors"),
             access <- new_mutex!(Access::Open, "pinmap_access"),
             answering: Gate::new(),
+            exports <- new_mutex!(Exports::default(), "pinmap_bar_exports"),
         }? Error)
     }
 
@@ -262,6 +268,8 @@ impl Flat {
             owner.holder = Holder::Stopped { context };
             self.owned_by.store(NOBODY, Relaxed);
             self.function.set_master(false);
+            drop(owner);
+            self.revoke_exports();
         }
     }
 
@@ -289,6 +297,7 @@ impl Flat {
         self.owned_by.store(NOBODY, Relaxed);
         self.function.set_master(false);
         self.set_access(Access::Gone);
+        self.revoke_exports();
         // Waits for resets and changes of vectors that are under way.
         drop(self.vectors.lock());
     }
@@ -311,6 +320,7 @@ impl Flat {
     /// See [`Backend::before_reset`](super::Backend::before_reset).
     pub(super) fn before_reset(&self) {
         self.set_access(Access::Resetting);
+        self.revoke_exports();
     }
 
     /// See [`Backend::after_reset`](super::Backend::after_reset).
@@ -359,6 +369,50 @@ impl Flat {
             return Err(EOPNOTSUPP);
         }
         Ok(bar.flags & uapi::PINMAP_BAR_PREFETCHABLE != 0)
+    }
+
+    /// The part of a BAR at these file offsets, as it can be exported. Fails as
+    /// [`check_view`](Self::check_view) does.
+    pub(crate) fn parts(&self, part: Span) -> Result<Parts> {
+        if (part.start() | part.length()) % PAGE_SIZE != 0 {
+            return Err(EINVAL);
+        }
+        self.check_view(part.start(), part.length())?;
+        let index = (part.start() >> BAR_SHIFT) as u32;
+        let (_, offset) = self.locate(part.start())?;
+        let inside = Span::new(offset, part.length()).map_err(|_| EINVAL)?;
+        let pages = dmabuf::pages_of_bar(&self.function, index, inside, ())?;
+        Ok(Parts {
+            memory: Memory::Host(pages),
+            view: View::None,
+            revocable: true,
+        })
+    }
+
+    /// Adds an export of the BARs for `context`, which has claimed the device: it is revoked when
+    /// the context ends, or the function is reset or gone. `EAGAIN`: the function is being reset.
+    pub(crate) fn add_export(&self, context: u64, source: &Arc<Source>) -> Result {
+        self.exports.lock().add(source)?;
+        // Whoever ends the claim, or begins a reset, does so before it takes the list.
+        let is_answering = *self.access.lock() == Access::Open;
+        let owner = self.owner.lock();
+        let result = match owner.check(context) {
+            Ok(()) if !owner.is_active() => Err(ENODEV),
+            Ok(()) if !is_answering => Err(EAGAIN),
+            result => result,
+        };
+        drop(owner);
+        if result.is_err() {
+            dmabuf::revoke(source);
+        }
+        result
+    }
+
+    fn revoke_exports(&self) {
+        let exports = self.exports.lock().take();
+        if let Some(exports) = exports {
+            exports.revoke();
+        }
     }
 
     /// Calls `insert` with the page frame of device memory at this file offset, unless the device

@@ -3,12 +3,12 @@
 
 use super::Buffer;
 use crate::{
-    dmabuf::{Parts, Source, View},
+    dmabuf::{Giver, Parts, Source, View},
     failure::Failure,
-    logic::contiguity::Contiguity,
+    logic::{contiguity::Contiguity, span::Span},
     mapping::{Memory, VramRange},
     stats::StatGuard,
-    sys::mm::{folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages},
+    sys::mm::{folios::Folios, gup::PinnedRuns, memfd::PinnedFile},
     uapi,
     view::{FileView, MmapOffset},
 };
@@ -25,8 +25,8 @@ pub(crate) enum Backing {
     /// Memory that the driver allocated.
     Host(Arc<Folios>, MmapOffset),
     Vram(Arc<dyn VramRange>, MmapOffset),
-    /// Pages of another buffer, imported from its dma-buf.
-    Import(Arc<dyn Pages>, Arc<Source>),
+    /// Memory of somebody else.
+    Import(Memory, Giver),
 }
 
 /// The memory of a buffer.
@@ -42,11 +42,16 @@ impl Backing {
     pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::User(runs) => Memory::Host(runs.clone()),
-            Self::Import(pages, _) => Memory::Host(pages.clone()),
+            Self::Import(memory, _) => memory.clone(),
             Self::File(pages) => Memory::Host(pages.clone()),
             Self::Host(folios, _) => Memory::Host(folios.clone()),
             Self::Vram(vram, _) => Memory::Vram(vram.clone()),
         }
+    }
+
+    /// Whether it is memory of another driver.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self, Self::Import(_, Giver::Foreign(_)))
     }
 
     /// The offset to pass to `mmap()`; 0: not mappable.
@@ -76,23 +81,32 @@ impl Backing {
         }
     }
 
-    /// The memory as it can be exported; `EOPNOTSUPP`: it cannot.
+    /// A part of VRAM, counted from its first byte, as other devices can be given it.
+    pub(crate) fn part_of_vram(&self, part: Span) -> Result<Parts> {
+        let Self::Vram(vram, _) = self else {
+            return Err(EOPNOTSUPP);
+        };
+        Ok(Parts {
+            memory: Memory::Host(vram.clone().on_bus(part)?),
+            view: View::None,
+            revocable: true,
+        })
+    }
+
+    /// The memory as it can be exported; `EOPNOTSUPP`: it cannot, by us.
     pub(crate) fn parts(&self) -> Result<Parts> {
         let (view, revocable) = match self {
             Self::User(_) => (View::None, true),
             Self::Host(folios, _) => (View::Host(folios.clone()), false),
             Self::File(pages) => (View::File(FileView::new(pages)?), false),
-            Self::Import(pages, source) => return Ok(source.exporter().parts(pages.clone())),
-            Self::Vram(..) => return Err(EOPNOTSUPP),
+            Self::Vram(..) => (View::None, true),
+            Self::Import(memory, giver) => return giver.parts(memory.clone()),
         };
-        match self.memory() {
-            Memory::Host(pages) => Ok(Parts {
-                pages,
-                view,
-                revocable,
-            }),
-            Memory::Vram(_) => Err(EOPNOTSUPP),
-        }
+        Ok(Parts {
+            memory: self.memory(),
+            view,
+            revocable,
+        })
     }
 }
 
@@ -109,6 +123,14 @@ impl Buffer {
         let holding = self.backing.lock();
         let memory = holding.memory.as_ref().map(Backing::memory);
         memory.map_or(Contiguity::default(), |memory| memory.contiguity())
+    }
+
+    /// Has the buffer go stale when imported memory is taken back. `ESTALE`: it was.
+    pub(crate) fn subscribe(self: &Arc<Self>) -> Result {
+        match &self.backing.lock().memory {
+            Some(Backing::Import(_, giver)) => giver.add_importer(self.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// Adds an export that is revoked with the buffer. The caller looks afterwards whether the

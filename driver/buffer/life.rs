@@ -8,7 +8,7 @@ use crate::{
     list,
     logic::{contiguity::Contiguity, request::Target},
     stats::{Stat, StatGuard},
-    sys::{mm::gup::PinnedRuns, task::work},
+    sys::{fs::import::Revoked, mm::gup::PinnedRuns, task::work},
     trace::{Details, Timed, Tracepoint},
     uapi::{self, pinmap_event},
 };
@@ -301,8 +301,8 @@ impl Buffer {
         drop(holding);
         match memory {
             Some(Backing::User(runs)) => PinnedRuns::let_go(runs),
-            Some(Backing::Import(_, source)) => {
-                source.exporter().remove_importer(self);
+            Some(Backing::Import(_, giver)) => {
+                giver.remove_importer(self);
                 None
             }
             _ => None,
@@ -399,8 +399,17 @@ impl Buffer {
     }
 }
 
+impl Revoked for Buffer {
+    fn revoked(self: Arc<Self>) {
+        Self::revoke(&self, self.lock());
+    }
+}
+
 impl Importer for Buffer {
     fn revoke_import(self: Arc<Self>) {
+        // Memory of the device itself is not behind the IOMMU. The worker would have it forgotten,
+        // but later. If that fails, it fails for the worker, too.
+        let _ = self.forget_all();
         Self::revoke(&self, self.lock());
         // The worker would do that, too, but the exporter must not wait for it. An import is mapped
         // on one device only.

@@ -334,8 +334,8 @@ impl Buffer {
         }
     }
 
-    /// Makes the MMUs of devices forget all mappings of the buffer, and waits until they have. The
-    /// buffer has ended, so no mapping is added or removed during the call.
+    /// Makes the MMUs of devices forget all mappings of the buffer, and waits until they have. If
+    /// the buffer has not ended, a mapping that is added or removed during the call may be missed.
     pub(super) fn forget_all(&self) -> Result {
         self.each_entries(|_| true, Entries::begin_removal);
         let mut result = Ok(());

@@ -188,7 +188,8 @@ impl Buffer {
         Self::make(plan, Some(Backing::File(pages)), account, events, None)
     }
 
-    /// Makes a buffer of memory that was allocated or imported. `span` begins at 0.
+    /// Makes a buffer of memory that was allocated or imported. `span` begins at 0, or at the user
+    /// address where the program has it mapped.
     pub(crate) fn allocated(
         span: Span,
         write: bool,

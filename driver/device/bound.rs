@@ -108,6 +108,8 @@ impl pci::Driver for Bound {
             // the function is not there, nothing does.
             let _ = locked.reset();
         }
+        // What was imported through the function is gone; nobody imports any more.
+        self.device.bound.close();
         work::disable(&self.device);
         let attachment = self.device.attachment.lock().take();
         drop(attachment);

@@ -45,6 +45,7 @@ mod gpu;
 #[cfg(pinmap_mirror)]
 mod manage;
 mod mapping;
+mod peer;
 mod pending;
 #[cfg(pinmap_mirror)]
 mod prefetch;

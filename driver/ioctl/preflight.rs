@@ -2,6 +2,7 @@
 //! PREFLIGHT: the answer that REGISTER would give, without registering.
 
 use super::{
+    peer,
     pending::{errno, Pending},
     Request,
 };
@@ -36,7 +37,7 @@ impl Request for pinmap_preflight {
         if plan.target.is_some() {
             Claim::check(context)?;
         }
-        let needed = context.account().used().saturating_add(self.length);
+        let mut needed = context.account().used().saturating_add(self.length);
         let limit = Account::limit();
         let check_limit = |needed| match limit.filter(|&allowed| needed > allowed) {
             Some(allowed) => {
@@ -52,9 +53,18 @@ impl Request for pinmap_preflight {
         self.out_objects_allowed = vacancy.allowed;
         vacancy.result?;
         context.check_foreign(plan.span)?;
-        check_limit(needed)?;
-        if let Some((address, reason)) = gup::survey(plan.span, plan.write) {
-            return Err(Failure::at(EFAULT, reason, address));
+        let pinned = check_limit(needed).and_then(|()| {
+            gup::survey(plan.span, plan.write).map_or(Ok(()), |(address, reason)| {
+                Err(Failure::at(EFAULT, reason, address))
+            })
+        });
+        if let Err(failure) = pinned {
+            if !peer::may_be(&plan, &failure) || peer::check(context, &plan)?.is_none() {
+                return Err(failure);
+            }
+            // Nothing is pinned, so nothing is charged but tables.
+            needed = needed.saturating_sub(self.length);
+            self.out_memlock_needed = needed;
         }
         if let Some(target) = plan.target {
             let tables = context.space().check_room(plan.span.length(), target)?;

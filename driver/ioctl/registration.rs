@@ -6,6 +6,7 @@
 //! fails.
 
 use super::{
+    peer,
     pending::{check_flags, done, errno, Pending},
     Request,
 };
@@ -42,15 +43,26 @@ impl Request for pinmap_register {
         context.check_caller()?;
         let claim = claim(context, &plan)?;
         let (buffer, reserved) = context.reserve_user(&plan)?;
-        let (device_addr, guests) = register(context, &buffer, reserved.handle(), &plan)?;
-        self.device_addr = device_addr;
-        self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
-        Ok(Pending::Registration {
-            guests,
-            reserved,
-            claim,
-        })
+        match register(context, &buffer, reserved.handle(), &plan) {
+            Ok((device_addr, guests)) => {
+                self.device_addr = device_addr;
+                self.out_handle = reserved.handle();
+                Ok(Pending::Registration {
+                    guests,
+                    reserved,
+                    claim,
+                })
+            }
+            Err(failure) if peer::may_be(&plan, &failure) => {
+                drop(reserved);
+                let registered = peer::register(context, &plan, claim)?.ok_or(failure)?;
+                self.device_addr = registered.device_addr;
+                self.out_handle = registered.handle;
+                Ok(registered.pending)
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     fn detail(&mut self) -> Option<&mut pinmap_fail> {
@@ -199,10 +211,9 @@ fn describe_range(args: &mut pinmap_query, range: Span) {
 fn find(context: &Context, args: &pinmap_query) -> Result<Found> {
     if args.handle != 0 {
         let buffer = context.find(args.handle)?;
-        let base = if buffer.is_user_memory() {
-            buffer.span().start()
-        } else {
-            0
+        let base = match buffer.kind() {
+            uapi::PINMAP_BUFFER_USER | uapi::PINMAP_BUFFER_IMPORT => buffer.span().start(),
+            _ => 0,
         };
         return Ok(Found {
             handle: args.handle,
@@ -225,8 +236,9 @@ pub(super) fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Cla
     })
 }
 
-/// Maps pages of a file as planned. Returns the device address, and the buffer in other contexts.
-fn map(
+/// Maps a buffer that is there already as planned. Returns the device address, and the buffer in
+/// other contexts.
+pub(super) fn map(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
     plan: &RegisterPlan,

@@ -5,6 +5,7 @@
 #include "fs/attributes.c"
 #include "fs/debugfs.c"
 #include "fs/dmabuf.c"
+#include "fs/import.c"
 #include "fs/miscdevice.c"
 #include "iommu/iommu.c"
 #include "mm/bounce.c"

@@ -80,7 +80,12 @@ void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
 				enum dma_data_direction direction);
 bool pinmap_dma_may_write(enum dma_data_direction direction);
 unsigned int pinmap_dma_max_segment(struct device *dev);
-void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf);
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf, bool finish);
+struct sg_table *pinmap_dma_buf_map_bar(struct dma_buf_attachment *attachment,
+					struct pci_dev *pdev, u32 bar, struct phys_vec *range,
+					enum dma_data_direction direction);
+void pinmap_dma_buf_unmap_bar(struct dma_buf_attachment *attachment, struct sg_table *table,
+			      enum dma_data_direction direction);
 
 /* folios.rs */
 struct page *pinmap_alloc_folio(unsigned int order, int node);
@@ -151,6 +156,18 @@ struct pinmap_region {
 };
 int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
+
+/* import.rs */
+bool pinmap_dma_buf_is_writable(struct dma_buf *dma_buf);
+enum dma_data_direction pinmap_dma_direction(bool write);
+struct sg_table *pinmap_dma_buf_map(struct dma_buf_attachment *attachment,
+				    enum dma_data_direction direction);
+void pinmap_sg_dma(struct scatterlist *sg, struct pinmap_bus_run *part);
+bool pinmap_is_ram(unsigned long pfn);
+bool pinmap_dma_is_plain(struct device *dev);
+void pinmap_dma_buf_get(struct dma_buf *dma_buf);
+long pinmap_dma_buf_await(struct dma_buf *dma_buf);
+bool pinmap_dma_buf_is_idle(struct dma_buf *dma_buf);
 
 /* irq_eventfd.rs */
 int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot);
@@ -287,6 +304,8 @@ enum pinmap_bus {
 void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out);
 int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on);
 int pinmap_pci_msix(struct pci_dev *pdev, struct pinmap_pci_msix *msix);
+void pinmap_pci_init_peers(struct pci_dev *pdev);
+u64 pinmap_pci_set_mask(struct pci_dev *pdev, u64 mask);
 bool pinmap_pci_can_reset(struct pci_dev *pdev);
 bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer);
 int pinmap_pci_vectors(struct pci_dev *pdev);

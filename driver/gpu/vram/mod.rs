@@ -32,6 +32,7 @@ pub(crate) mod private;
 pub(crate) mod reserve;
 
 use crate::{
+    dmabuf,
     gpu::Gpu,
     list,
     logic::{
@@ -42,7 +43,7 @@ use crate::{
         PAGE_SIZE,
     },
     mapping::VramRange,
-    sys::{task, task::account::Account},
+    sys::{mm::pages::Pages, pci::Function, task, task::account::Account},
     view::DevicePages,
 };
 #[cfg(pinmap_mirror)]
@@ -444,6 +445,21 @@ impl Drop for VramBlock {
 impl VramRange for VramBlock {
     fn span(&self) -> Span {
         self.span
+    }
+
+    fn function(&self) -> &Function {
+        &self.gpu.function
+    }
+
+    fn on_bus(self: Arc<Self>, part: Span) -> Result<Arc<dyn Pages>> {
+        if part.last() >= self.span.length() {
+            return Err(EINVAL);
+        }
+        let start = self.span.start().saturating_add(part.start());
+        let frame = self.gpu.hardware.memory_frame(start);
+        let (bar, offset) = self.gpu.function.bar_of_frame(frame).ok_or(EOPNOTSUPP)?;
+        let part = Span::new(offset, part.length()).map_err(|_| EINVAL)?;
+        dmabuf::pages_of_bar(&self.gpu.function.clone(), bar, part, self)
     }
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/dma-buf.h>
+#include <linux/dma-buf-mapping.h>
 #include <linux/dma-mapping.h>
 #include <linux/dma-resv.h>
+#include <linux/pci-p2pdma.h>
 #include <linux/scatterlist.h>
 #include "../helpers.h"
 
@@ -33,9 +35,31 @@ unsigned int pinmap_dma_max_segment(struct device *dev)
 	return max_t(unsigned int, dma_get_max_seg_size(dev) & PAGE_MASK, PAGE_SIZE);
 }
 
-void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf)
+/* Tells importers to let go; with @finish, waits for what they had begun. */
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf, bool finish)
 {
 	dma_resv_lock(dma_buf->resv, NULL);
 	dma_buf_invalidate_mappings(dma_buf);
+	if (finish)
+		dma_resv_wait_timeout(dma_buf->resv, DMA_RESV_USAGE_BOOKKEEP, false,
+				      MAX_SCHEDULE_TIMEOUT);
 	dma_resv_unlock(dma_buf->resv);
+}
+
+/* Maps @range of @bar for the importer, by the way that the bus allows. -EINVAL: there is none. */
+struct sg_table *pinmap_dma_buf_map_bar(struct dma_buf_attachment *attachment,
+					struct pci_dev *pdev, u32 bar, struct phys_vec *range,
+					enum dma_data_direction direction)
+{
+	struct p2pdma_provider *provider = pcim_p2pdma_provider(pdev, bar);
+
+	if (!provider)
+		return ERR_PTR(-EOPNOTSUPP);
+	return dma_buf_phys_vec_to_sgt(attachment, provider, range, 1, range->len, direction);
+}
+
+void pinmap_dma_buf_unmap_bar(struct dma_buf_attachment *attachment, struct sg_table *table,
+			      enum dma_data_direction direction)
+{
+	dma_buf_free_sgt(attachment, table, direction);
 }

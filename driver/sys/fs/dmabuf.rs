@@ -7,10 +7,16 @@
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h).
 
-use crate::sys::{
-    helpers,
-    mm::{pages::Pages, vma::NewArea},
-    task::{coverage::Covered, work},
+use crate::{
+    logic::PAGE_SIZE,
+    sys::{
+        helpers,
+        mm::{
+            pages::{Origin, Pages},
+            vma::NewArea,
+        },
+        task::{coverage::Covered, work},
+    },
 };
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
@@ -23,9 +29,9 @@ use kernel::{
     },
     impl_has_work,
     module::this_module,
-    new_mutex, new_work,
+    new_condvar, new_mutex, new_work,
     prelude::*,
-    sync::{aref::ARef, Arc, Mutex},
+    sync::{aref::ARef, Arc, CondVar, Mutex},
     workqueue::{Work, WorkItem},
 };
 
@@ -57,6 +63,9 @@ pub(crate) struct Shared<T: Exporter> {
     exporter: T,
     #[pin]
     tables: Mutex<KVec<KBox<Table>>>,
+    /// Signalled when a table was retired.
+    #[pin]
+    retired: CondVar,
     /// The dma-buf, until it is released.
     #[pin]
     dma_buf: Mutex<Option<Raw>>,
@@ -76,14 +85,23 @@ unsafe impl Send for Raw {}
 ///
 /// # Invariants
 ///
-/// Unless `retired`, `table` is mapped for `dev`, which is valid, to pages of `pages`.
+/// Unless `retired`, `entries` are mapped for the device of `attachment`, which is valid, to pages
+/// of `pages`.
 struct Table {
-    table: bindings::sg_table,
-    dev: *mut bindings::device,
+    entries: Entries,
+    attachment: *mut bindings::dma_buf_attachment,
     direction: Direction,
     retired: bool,
     /// Keeps the pages pinned while they are mapped, and after that until the table is dropped.
     _pages: Arc<dyn Pages>,
+}
+
+/// The table of an importer, by who made it.
+enum Entries {
+    /// We, of pages of the host's memory.
+    Pages(bindings::sg_table),
+    /// The kernel, of a part of a BAR.
+    Bar(*mut bindings::sg_table),
 }
 
 // SAFETY: Nothing in the table belongs to a thread.
@@ -91,10 +109,67 @@ unsafe impl Send for Table {}
 
 impl Table {
     fn new(
-        dev: *mut bindings::device,
+        attachment: *mut bindings::dma_buf_attachment,
         pages: Arc<dyn Pages>,
         direction: Direction,
     ) -> Result<KBox<Self>> {
+        match pages.origin() {
+            Origin::Host => Self::of_pages(attachment, pages, direction),
+            Origin::Bar(..) => Self::of_bar(attachment, pages, direction),
+            Origin::Foreign => Err(EOPNOTSUPP),
+        }
+    }
+
+    /// Has the kernel map pages of a BAR, which it does by the way that the bus allows. `EINVAL`:
+    /// there is none. The reservation is locked.
+    fn of_bar(
+        attachment: *mut bindings::dma_buf_attachment,
+        pages: Arc<dyn Pages>,
+        direction: Direction,
+    ) -> Result<KBox<Self>> {
+        let Origin::Bar(function, bar) = pages.origin() else {
+            return Err(EINVAL);
+        };
+        // In one piece: the kernel maps several at the same address.
+        let first = pages.block(0).first().ok_or(EINVAL)?;
+        let mut range = bindings::phys_vec {
+            paddr: first.pfn().saturating_mul(PAGE_SIZE),
+            len: pages.pages().saturating_mul(PAGE_SIZE) as usize,
+        };
+        // SAFETY: The attachment is valid and its reservation locked; the range is one of the BAR,
+        // which the function has as long as it is mapped.
+        let table = from_err_ptr(unsafe {
+            helpers::pinmap_dma_buf_map_bar(
+                attachment,
+                function.as_raw(),
+                bar,
+                &mut range,
+                direction,
+            )
+        })?;
+        // INVARIANT: Mapped just now.
+        let this = Self {
+            entries: Entries::Bar(table),
+            attachment,
+            direction,
+            retired: false,
+            _pages: pages.clone(),
+        };
+        KBox::new(this, GFP_KERNEL_ACCOUNT).map_err(|_| {
+            // SAFETY: Mapped just above, with the reservation locked.
+            unsafe { helpers::pinmap_dma_buf_unmap_bar(attachment, table, direction) };
+            ENOMEM
+        })
+    }
+
+    /// Maps pages of the host's memory.
+    fn of_pages(
+        attachment: *mut bindings::dma_buf_attachment,
+        pages: Arc<dyn Pages>,
+        direction: Direction,
+    ) -> Result<KBox<Self>> {
+        // SAFETY: The attachment is valid.
+        let dev = unsafe { (*attachment).dev };
         // SAFETY: The importer's device is valid.
         let most = unsafe { helpers::pinmap_dma_max_segment(dev) };
         let most = u64::from(most) >> kernel::page::PAGE_SHIFT;
@@ -109,20 +184,21 @@ impl Table {
         // INVARIANT: Nothing is mapped yet.
         let mut this = KBox::new(
             Self {
-                table: bindings::sg_table::default(),
-                dev,
+                entries: Entries::Pages(bindings::sg_table::default()),
+                attachment,
                 direction,
                 retired: true,
                 _pages: pages.clone(),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
-        let table = &raw mut this.table;
+        let table = this.table();
         // SAFETY: The table is ours, and not filled in yet.
         to_result(unsafe {
             bindings::sg_alloc_table(table, entries, bindings::GFP_KERNEL_ACCOUNT)
         })?;
-        let mut entry = this.table.sgl;
+        // SAFETY: The table is ours.
+        let mut entry = unsafe { (*table).sgl };
         let filled = pages.each(&mut |run| {
             let mut done = 0;
             while done < run.pages() {
@@ -161,28 +237,51 @@ impl Table {
         if !self.retired {
             // INVARIANT: The table is unmapped here.
             self.retired = true;
-            // SAFETY: Mapped until now by the type invariants.
+            // SAFETY: Mapped until now by the type invariants, with the reservation locked.
             unsafe {
-                bindings::dma_unmap_sgtable(self.dev, &mut self.table, self.direction, 0);
-                bindings::sg_free_table(&mut self.table);
+                match &mut self.entries {
+                    Entries::Pages(table) => {
+                        let dev = (*self.attachment).dev;
+                        bindings::dma_unmap_sgtable(dev, table, self.direction, 0);
+                        bindings::sg_free_table(table);
+                    }
+                    Entries::Bar(table) => {
+                        let (attachment, direction) = (self.attachment, self.direction);
+                        helpers::pinmap_dma_buf_unmap_bar(attachment, *table, direction);
+                    }
+                }
             }
+        }
+    }
+
+    /// The table, as the importer knows it.
+    fn table(&mut self) -> *mut bindings::sg_table {
+        match &mut self.entries {
+            Entries::Pages(table) => table,
+            Entries::Bar(table) => *table,
         }
     }
 }
 
 impl<T: Exporter> Shared<T> {
-    /// Exports `exporter` as a dma-buf of `length` bytes, which is not visible yet.
-    pub(crate) fn new(exporter: T, length: u64) -> Result<(Arc<Self>, Unpublished)> {
-        let write = exporter.is_writable();
-        let this = Arc::pin_init(
+    /// Makes the part of an export that importers of this driver need, without a dma-buf.
+    pub(crate) fn unshared(exporter: T) -> Result<Arc<Self>> {
+        Arc::pin_init(
             pin_init!(Self {
                 exporter,
                 tables <- new_mutex!(KVec::new(), "pinmap_tables"),
+                retired <- new_condvar!("pinmap_retired"),
                 dma_buf <- new_mutex!(None, "pinmap_dma_buf"),
                 work <- new_work!("pinmap_dma_buf"),
             }),
             GFP_KERNEL_ACCOUNT,
-        )?;
+        )
+    }
+
+    /// Exports `exporter` as a dma-buf of `length` bytes, which is not visible yet.
+    pub(crate) fn new(exporter: T, length: u64) -> Result<(Arc<Self>, Unpublished)> {
+        let write = exporter.is_writable();
+        let this = Self::unshared(exporter)?;
         let info = bindings::dma_buf_export_info {
             exp_name: c"pinmap".as_char_ptr(),
             owner: this_module::<crate::LocalModule>().as_ptr(),
@@ -211,9 +310,9 @@ impl<T: Exporter> Shared<T> {
     }
 
     /// Returns what the dma-buf with the current task's descriptor `fd` exports, and its length.
-    /// Fails with `EBADF` if there is no such descriptor, `EINVAL` if it is not a dma-buf, and
-    /// `EOPNOTSUPP` if another driver exports it.
-    pub(crate) fn from_fd(fd: i32) -> Result<(Arc<Self>, u64)> {
+    /// `None`: another driver exports it. Fails with `EBADF` if there is no such descriptor, and
+    /// with `EINVAL` if it is not a dma-buf.
+    pub(crate) fn from_fd(fd: i32) -> Result<Option<(Arc<Self>, u64)>> {
         // SAFETY: Any number may be passed.
         let dma_buf = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
         // SAFETY: The dma-buf is valid, since we were given a reference.
@@ -221,18 +320,18 @@ impl<T: Exporter> Shared<T> {
         let found = if ours {
             // SAFETY: `new` made the dma-buf, with a reference to a `Self` that lives as long as
             // the dma-buf.
-            Ok(unsafe {
+            Some(unsafe {
                 let this = Arc::from_raw((*dma_buf).priv_.cast::<Self>());
                 let found = (this.clone(), (*dma_buf).size as u64);
                 core::mem::forget(this);
                 found
             })
         } else {
-            Err(EOPNOTSUPP)
+            None
         };
         // SAFETY: We were given the reference, and do not use it any more.
         unsafe { bindings::dma_buf_put(dma_buf) };
-        found
+        Ok(found)
     }
 
     pub(crate) fn exporter(&self) -> &T {
@@ -245,14 +344,25 @@ impl<T: Exporter> Shared<T> {
     }
 
     /// Tells all importers to let go of the memory, once [`Exporter::memory`] fails. They have done
-    /// so when their tables are retired, which can be later. Sleeps; must not be called in an MMU
-    /// notifier, nor with a lock that one takes.
-    pub(crate) fn invalidate(&self) {
+    /// so when their tables are retired, which can be later. With `finish`, also waits until they
+    /// have finished what they had begun. Sleeps; must not be called in an MMU notifier, nor with a
+    /// lock that one takes.
+    pub(crate) fn invalidate(&self, finish: bool) {
         // The lock keeps the dma-buf from being released meanwhile.
         let dma_buf = self.dma_buf.lock();
         if let Some(raw) = &*dma_buf {
             // SAFETY: The dma-buf is valid until `release` has taken it from `dma_buf`.
-            unsafe { helpers::pinmap_dma_buf_invalidate(raw.0.as_ptr()) };
+            unsafe { helpers::pinmap_dma_buf_invalidate(raw.0.as_ptr(), finish) };
+        }
+    }
+
+    /// Waits until all importers have let go, which those that can be told have promised to do in
+    /// bounded time. For memory that does not outlive a device: pages of the host's memory are kept
+    /// by the tables instead.
+    pub(crate) fn await_importers(&self) {
+        let mut tables = self.tables.lock();
+        while tables.iter().any(|table| !table.retired) {
+            self.retired.wait(&mut tables);
         }
     }
 
@@ -262,20 +372,26 @@ impl<T: Exporter> Shared<T> {
         if self.exporter.is_revocable() && !can_let_go {
             return Err(EOPNOTSUPP);
         }
-        self.exporter.memory().map(|_| ())
+        let memory = self.exporter.memory()?;
+        // SAFETY: As above.
+        let takes_devices = unsafe { (*attachment).peer2peer };
+        if !takes_devices && !matches!(memory.origin(), Origin::Host) {
+            return Err(EOPNOTSUPP);
+        }
+        Ok(())
     }
 
     fn map(
         &self,
-        dev: *mut bindings::device,
+        attachment: *mut bindings::dma_buf_attachment,
         direction: Direction,
     ) -> Result<*mut bindings::sg_table> {
         // SAFETY: No requirements.
         if unsafe { helpers::pinmap_dma_may_write(direction) } && !self.exporter.is_writable() {
             return Err(EACCES);
         }
-        let mut new = Table::new(dev, self.exporter.memory()?, direction)?;
-        let pointer = &raw mut new.table;
+        let mut new = Table::new(attachment, self.exporter.memory()?, direction)?;
+        let pointer = new.table();
         let mut tables = self.tables.lock();
         let room = tables.reserve(1, GFP_KERNEL_ACCOUNT);
         let kept = room.map_err(|_| ()).and_then(|()| {
@@ -290,10 +406,11 @@ impl<T: Exporter> Shared<T> {
 
     fn unmap(this: Arc<Self>, table: *mut bindings::sg_table) {
         for known in &mut *this.tables.lock() {
-            if core::ptr::eq(&raw const known.table, table) {
+            if core::ptr::eq(known.table(), table) {
                 known.retire();
             }
         }
+        this.retired.notify_all();
         // Unpinning takes locks that must not be taken under the reservation, so a worker does it.
         // A worker that is queued already will see this table as well.
         let _ = work::ending().enqueue(this);
@@ -304,9 +421,10 @@ impl<T: Exporter> Shared<T> {
         sync: unsafe extern "C" fn(*mut bindings::device, *mut bindings::sg_table, Direction),
     ) {
         for known in &mut *self.tables.lock() {
-            if !known.retired {
+            let known = &mut **known;
+            if let (false, Entries::Pages(table)) = (known.retired, &mut known.entries) {
                 // SAFETY: The table is mapped by the type invariants.
-                unsafe { sync(known.dev, &mut known.table, known.direction) };
+                unsafe { sync((*known.attachment).dev, table, known.direction) };
             }
         }
     }
@@ -424,8 +542,9 @@ impl<T: Exporter> Operations<T> {
         direction: bindings::dma_data_direction,
     ) -> *mut bindings::sg_table {
         // SAFETY: By the requirements.
-        let (shared, dev) = unsafe { (Self::shared((*attachment).dmabuf), (*attachment).dev) };
-        shared.map(dev, direction).unwrap_or_else(Error::to_ptr)
+        let shared = unsafe { Self::shared((*attachment).dmabuf) };
+        let mapped = shared.map(attachment, direction);
+        mapped.unwrap_or_else(Error::to_ptr)
     }
 
     /// # Safety

@@ -208,6 +208,40 @@ pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     }
 }
 
+/// What the current task has mapped of a file of ours.
+pub(crate) struct Shown<T> {
+    pub(crate) file: Arc<T>,
+    /// The offset in the file, as passed to `mmap()`.
+    pub(crate) offset: u64,
+    pub(crate) may_read: bool,
+    pub(crate) may_write: bool,
+}
+
+/// Finds the file of ours that the current task has mapped at all of `span`, in one area.
+pub(crate) fn shown<T: Files>(span: Span) -> Option<Shown<T>> {
+    let task = kernel::current!();
+    let lock = task.mm()?.mmap_read_lock();
+    let area = lock.vma_lookup(usize::try_from(span.start()).ok()?)?;
+    let area: *const bindings::vm_area_struct = area.as_ptr();
+    // SAFETY: The area is valid as long as the lock is held, and keeps its file.
+    unsafe {
+        let bounds = (*area).__bindgen_anon_1.__bindgen_anon_1;
+        let file = (*area).vm_file;
+        if !is_ours::<T>(file) || span.last() >= bounds.vm_end as u64 {
+            return None;
+        }
+        let inside = span.start().checked_sub(bounds.vm_start as u64)?;
+        let first = ((*area).vm_pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
+        let flags = (*area).__bindgen_anon_2.vm_flags;
+        Some(Shown {
+            file: Operations::<T>::get(file).into(),
+            offset: first.saturating_add(inside),
+            may_read: flags & bindings::VM_READ != 0,
+            may_write: flags & bindings::VM_WRITE != 0,
+        })
+    }
+}
+
 /// Returns the first address in `span` at which the current task has mapped `this`. Looks no
 /// further than the first address that is not mapped.
 pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {

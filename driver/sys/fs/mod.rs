@@ -5,6 +5,7 @@ pub(crate) mod attributes;
 pub(crate) mod debugfs;
 pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
+pub(crate) mod import;
 pub(crate) mod miscdevice;
 pub(crate) mod trace;
 pub(crate) mod user;

@@ -10,7 +10,7 @@ use crate::{
     sys::{
         mm::{
             gup::Frames,
-            pages::{Pages, BLOCK},
+            pages::{Origin, Pages, BLOCK},
         },
         task,
     },
@@ -48,6 +48,15 @@ impl Use {
         prot as ffi::c_int
     }
 
+    /// The permissions and attributes of a mapping of another device's memory.
+    fn prot_of_device(write: bool) -> ffi::c_int {
+        let mut prot = bindings::IOMMU_READ | bindings::IOMMU_MMIO;
+        if write {
+            prot |= bindings::IOMMU_WRITE;
+        }
+        prot as ffi::c_int
+    }
+
     /// Looks whether anything is mapped at `at` after a call has failed to map there. Such a call
     /// unmaps what it has mapped, and does not check whether that worked.
     fn check_undone(&self, at: u64, part: &mut Part) {
@@ -59,9 +68,8 @@ impl Use {
     }
 
     /// Maps a single run, without a list.
-    fn map_run(&self, at: u64, run: Run, write: bool, part: &mut Part) -> Result {
+    fn map_run(&self, at: u64, run: Run, prot: ffi::c_int, part: &mut Part) -> Result {
         let (from, bytes) = (run.pfn() << PAGE_SHIFT, run.pages() << PAGE_SHIFT);
-        let prot = self.prot(write);
         // SAFETY: The page table is valid, and the pages are kept.
         let error = unsafe {
             bindings::iommu_map(
@@ -120,6 +128,15 @@ impl Use {
         Ok(())
     }
 
+    /// Lets others run. Fails after a fatal signal, and when `wanted` does.
+    fn pause(wanted: &impl Fn() -> Result) -> Result {
+        task::cond_resched();
+        if task::fatal_signal_pending() {
+            return Err(EINTR);
+        }
+        wanted()
+    }
+
     /// Maps `pages` from `start` on, as long as `wanted` does not fail. Counts in `part` what is
     /// mapped, also on failure. Sleeps.
     pub(super) fn fill(
@@ -130,8 +147,18 @@ impl Use {
         wanted: impl Fn() -> Result,
         part: &mut Part,
     ) -> Result {
+        if !matches!(pages.origin(), Origin::Host) {
+            let prot = Self::prot_of_device(write);
+            return pages.each(&mut |run| {
+                if part.length != 0 {
+                    Self::pause(&wanted)?;
+                }
+                let at = start.saturating_add(part.length);
+                self.map_run(at, run, prot, part)
+            });
+        }
         if let Some(run) = pages.single() {
-            return self.map_run(start, run, write, part);
+            return self.map_run(start, run, self.prot(write), part);
         }
         let blocks = pages.blocks();
         let entries = if blocks > 1 {
@@ -151,11 +178,7 @@ impl Use {
         let frames = Frames::new();
         for index in 0..blocks {
             if index != 0 {
-                task::cond_resched();
-                if task::fatal_signal_pending() {
-                    return Err(EINTR);
-                }
-                wanted()?;
+                Self::pause(&wanted)?;
             }
             let at = start.saturating_add(part.length);
             self.map_block(at, pages.block(index), frames, write, list, part)?;

@@ -312,6 +312,17 @@ impl Domain {
     }
 }
 
+/// The default domain of a function.
+///
+/// # Invariants
+///
+/// The pointer is valid as long as the DMA of the function is owned: the kernel replaces no default
+/// domain meanwhile.
+struct Default(NonNull<bindings::iommu_domain>);
+
+// SAFETY: Any thread may look up addresses.
+unsafe impl Send for Default {}
+
 /// A function whose DMA goes through a domain of ours. Dropping it blocks all DMA, then gives the
 /// function back to the DMA API.
 ///
@@ -321,6 +332,8 @@ impl Domain {
 /// stays so.
 pub(crate) struct Attachment {
     domain: Arc<Domain>,
+    /// The domain of the DMA API, which the function goes back to.
+    default: Default,
     blocked: bool,
     function: Function,
     group: Group,
@@ -336,8 +349,9 @@ impl Attachment {
     ) -> core::result::Result<Self, (Unfit, Group)> {
         match Self::try_new(function, &group, allow_unsafe_interrupts) {
             // INVARIANT: `try_new` has claimed the DMA and attached the domain.
-            Ok(domain) => Ok(Self {
+            Ok((domain, default)) => Ok(Self {
                 domain,
+                default,
                 blocked: false,
                 function: function.clone(),
                 group,
@@ -350,7 +364,7 @@ impl Attachment {
         function: &Function,
         group: &Group,
         allow_unsafe_interrupts: bool,
-    ) -> core::result::Result<Arc<Domain>, Unfit> {
+    ) -> core::result::Result<(Arc<Domain>, Default), Unfit> {
         if group.members() != 1 {
             return Err(Unfit::Shared);
         }
@@ -358,10 +372,17 @@ impl Attachment {
             return Err(Unfit::UnsafeInterrupts);
         }
         let domain = Domain::new(function)?;
+        // Drivers that manage their DMA cannot ask for the default domain later, nor before the
+        // claim keep root from changing its type at this very moment.
+        //
+        // SAFETY: The function is valid, and its default domain attached.
+        let default = unsafe { bindings::iommu_get_domain_for_dev(function.as_dev()) };
+        // INVARIANT: The DMA is claimed from here on.
+        let default = Default(NonNull::new(default).ok_or(Unfit::NoIommu)?);
         let claim = Claim::new(function)?;
         domain.attach(function)?;
         mem::forget(claim);
-        Ok(domain)
+        Ok((domain, default))
     }
 
     pub(crate) fn domain(&self) -> &Arc<Domain> {
@@ -370,6 +391,13 @@ impl Attachment {
 
     pub(crate) fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Returns where an address of the DMA API leads for the function; `None`: nowhere.
+    pub(crate) fn translate(&self, address: u64) -> Option<u64> {
+        // SAFETY: Valid by the type invariants.
+        let at = unsafe { bindings::iommu_iova_to_phys(self.default.0.as_ptr(), address) };
+        (at != 0).then_some(at)
     }
 
     /// Whether the DMA is blocked for good.

@@ -1,13 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Host memory that a device may reach, as physically contiguous runs.
+//! Memory that a device may reach through the IOMMU, as physically contiguous runs.
 
-use crate::logic::{runs::Run, PAGE_SIZE};
+use crate::{
+    logic::{runs::Run, PAGE_SIZE},
+    sys::pci::Function,
+};
 use kernel::prelude::*;
 
 /// Runs in a block: as many as fit into a page.
 pub(in crate::sys) const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
 
-/// Host memory as physically contiguous runs.
+/// What memory is made of.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    /// Pages of the host's memory.
+    Host,
+    /// A base address register of a function that this driver has, by its number.
+    Bar(&'a Function, u32),
+    /// Registers or memory of a device that another driver has.
+    Foreign,
+}
+
+/// Memory as physically contiguous runs.
 ///
 /// # Safety
 ///
@@ -31,6 +45,11 @@ pub(crate) unsafe trait Pages: Send + Sync {
     /// Whether a device may write to the pages.
     fn writable(&self) -> bool;
 
+    /// What the pages are made of.
+    fn origin(&self) -> Origin<'_> {
+        Origin::Host
+    }
+
     /// Whether CPUs cache the pages.
     fn is_cached(&self) -> bool {
         true
@@ -47,6 +66,6 @@ pub(crate) unsafe trait Pages: Send + Sync {
     }
 }
 
-pub(super) fn block_of(runs: &[Run], index: usize) -> &[Run] {
+pub(in crate::sys) fn block_of(runs: &[Run], index: usize) -> &[Run] {
     runs.chunks(BLOCK).nth(index).unwrap_or_default()
 }

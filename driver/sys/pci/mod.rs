@@ -6,6 +6,7 @@
 //!
 //! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
+pub(crate) mod bar_pages;
 pub(crate) mod irq_eventfd;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod irq_thread;
@@ -171,6 +172,8 @@ impl AsRef<device::Device> for Function {
 pub(crate) struct Enabled {
     function: Function,
     combining: u32,
+    /// The mask of the DMA API before, which the next driver may rely on.
+    mask: u64,
 }
 
 /// Base address registers that a function has.
@@ -196,10 +199,17 @@ impl Enabled {
         //
         // SAFETY: The function is valid and enabled by us.
         unsafe { bindings::pci_intx(raw, 0) };
+        // SAFETY: The function is valid, and being bound to us.
+        let mask = unsafe {
+            helpers::pinmap_pci_init_peers(raw);
+            // Only exporters of other drivers map by the DMA API, in a domain of all addresses.
+            helpers::pinmap_pci_set_mask(raw, u64::MAX)
+        };
         // INVARIANT: The function is enabled and its regions are requested.
         let mut this = Self {
             function: function.clone(),
             combining: 0,
+            mask,
         };
         while this.combining < NR_BARS {
             // SAFETY: The function is valid, and its regions are ours.
@@ -219,6 +229,7 @@ impl Drop for Enabled {
             for index in 0..self.combining {
                 helpers::pinmap_pci_combine(raw, index, false);
             }
+            helpers::pinmap_pci_set_mask(raw, self.mask);
             bindings::pci_release_regions(raw);
             bindings::pci_disable_device(raw);
         }

@@ -73,6 +73,23 @@ bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer)
 	return pci_p2pdma_distance_many(peer, &client, 1, false) >= 0;
 }
 
+/* Sets how wide addresses of the DMA API may be for @pdev. Returns what it was. */
+u64 pinmap_pci_set_mask(struct pci_dev *pdev, u64 mask)
+{
+	u64 old = dma_get_mask(&pdev->dev);
+
+	if (dma_set_mask(&pdev->dev, mask))
+		pci_dbg(pdev, "keeps its mask for DMA\n");
+	return old;
+}
+
+/* Prepares @pdev to have its BARs mapped by others. Where that cannot be, they are not. */
+void pinmap_pci_init_peers(struct pci_dev *pdev)
+{
+	if (pcim_p2pdma_init(pdev))
+		pci_dbg(pdev, "its memory cannot be given to other devices\n");
+}
+
 bool pinmap_pci_can_reset(struct pci_dev *pdev)
 {
 	return pdev->reset_methods[0];

@@ -12,7 +12,6 @@ pub(crate) mod coverage;
 pub(crate) mod gate;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod killable;
-#[cfg(not(pinmap_flat))]
 pub(crate) mod passage;
 pub(crate) mod process;
 #[cfg(pinmap_mirror)]

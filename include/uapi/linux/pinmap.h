@@ -423,7 +423,8 @@ struct pinmap_get_totals {
  * @PINMAP_FAIL_FILE: a shared mapping of a file that cannot be pinned for
  *                    writing; register it read-only (EFAULT)
  * @PINMAP_FAIL_SECRET: memfd_secret() memory (EFAULT)
- * @PINMAP_FAIL_DEVICE: device memory or a raw PFN mapping (EFAULT)
+ * @PINMAP_FAIL_DEVICE: device memory or a raw PFN mapping (EFAULT); that of
+ *                      another device of this driver can be registered
  * @PINMAP_FAIL_FAULT: the page at ``addr`` cannot be faulted in: it is behind
  *                     the end of its file, fenced by a guard or poisoned, or
  *                     reading it failed (EFAULT)
@@ -585,6 +586,16 @@ enum pinmap_register_flags {
  * released. Changes that leave the pages where they are have no effect:
  * fork(), mprotect(), MADV_FREE, KSM, compaction, swapping, the split of a
  * huge page.
+ *
+ * *Memory of another device* of this driver, a BAR or VRAM, is registered by
+ * addresses at which the program has mapped it, in one piece. This device then
+ * reaches it on the bus, if the bus lets it (``EREMOTEIO``); nothing is pinned
+ * or charged. %PINMAP_QUERY finds such a registration by its handle only, and
+ * it may overlap others. munmap() does not end it: it goes stale when the other
+ * device takes the memory back, as %PINMAP_EXPORT says. It cannot be portable
+ * (``EOPNOTSUPP``), and %PINMAP_REGISTER_BUFFERS does not take it. ``ESTALE``:
+ * the other device is gone, or not the program's any more. ``EAGAIN``: it is
+ * being reset.
  *
  * Memory also goes stale when the hardware loses one of its pages (poisoned,
  * by an uncorrectable error or MADV_HWPOISON), because the kernel takes that
@@ -1756,20 +1767,26 @@ struct pinmap_alloc {
 #define PINMAP_ALLOC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_ALLOC)
 
 /**
- * enum pinmap_export_flags - what importers may do
+ * enum pinmap_export_flags - what to export, and what importers may do
  * @PINMAP_EXPORT_WRITE: write to the memory; the buffer must be writable
  *                       (``EACCES``)
+ * @PINMAP_EXPORT_BAR: a part of a BAR and not a buffer
  */
 enum pinmap_export_flags {
 	PINMAP_EXPORT_WRITE = 1 << 0,
+	PINMAP_EXPORT_BAR = 1 << 1,
 };
 
 /**
  * struct pinmap_export - ioctl(PINMAP_EXPORT)
  * @size: sizeof(struct pinmap_export)
  * @flags: enum pinmap_export_flags
- * @handle: the buffer
- * @out_fd: descriptor of a new dma-buf of the whole buffer, closed by exec()
+ * @handle: the buffer; with %PINMAP_EXPORT_BAR the offset for mmap() of the
+ *          part's first page (&struct pinmap_bar.offset and the pages before)
+ * @length: with %PINMAP_EXPORT_BAR, bytes of the part, whole pages; otherwise
+ *          0
+ * @out_fd: descriptor of a new dma-buf of the whole buffer or part, closed by
+ *          exec()
  * @__reserved: must be 0
  *
  * Makes a dma-buf, a new one each time. Nothing is pinned or charged again.
@@ -1804,14 +1821,29 @@ enum pinmap_export_flags {
  * was exported again from such an import is revoked very soon after in both
  * cases.
  *
- * ``EPERM``: the caller is not the process that opened the file.
- * ``EOPNOTSUPP``: VRAM, which other devices cannot reach. ``EMFILE``: the
- * process has no free descriptor.
+ * *VRAM and BARs.* Other devices reach them on the bus, where the bus lets
+ * them, and nothing goes by the host's memory. Only importers that can be
+ * revoked and that take memory of devices are accepted (``EOPNOTSUPP``).
+ * mmap() is refused (``EINVAL``). VRAM is taken back from all importers when it
+ * is released, and a part of a BAR when its owner closes the device or the
+ * function is reset; both when the device is gone. Those calls wait until no
+ * importer reaches the memory any more. VRAM that was imported by another
+ * context of its own device is reached there as VRAM.
+ *
+ * ``EPERM``: the caller is not the process that opened the file. ``EMFILE``:
+ * the process has no free descriptor. ``EOPNOTSUPP``: memory that was imported
+ * from another driver or from a device, which export it themselves; or a BAR of
+ * a paged device.
+ * For a BAR also: ``EINVAL``: not whole pages, or they leave the BAR or touch
+ * its hole. ``EOPNOTSUPP``: the BAR lacks %PINMAP_BAR_MMAP. ``EBUSY``: another
+ * context owns the device; the caller becomes the owner. ``EAGAIN``: the
+ * function is being reset.
  */
 struct pinmap_export {
 	__u32 size;
 	__u32 flags;
 	__aligned_u64 handle;
+	__aligned_u64 length;
 	__s32 out_fd;
 	__u32 __reserved;
 };
@@ -1821,7 +1853,8 @@ struct pinmap_export {
  * struct pinmap_import - ioctl(PINMAP_IMPORT)
  * @size: sizeof(struct pinmap_import)
  * @flags: must be 0
- * @fd: a dma-buf of %PINMAP_EXPORT, of any context, device and process
+ * @fd: a dma-buf: of %PINMAP_EXPORT, of any context, device and process; or of
+ *      another driver
  * @out_flags: %PINMAP_EXPORT_WRITE if it was exported so; otherwise it can be
  *             mapped for reading only
  * @out_handle: handle of the buffer
@@ -1834,17 +1867,27 @@ struct pinmap_export {
  * %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY and events take the
  * buffer's user address for 0.
  *
- * An import of registered memory goes stale (%PINMAP_EVENT_STALE) when that
- * memory goes stale or is released.
+ * An import goes stale (%PINMAP_EVENT_STALE) when its exporter takes the memory
+ * back: registered memory when it goes stale or is released, memory of a device
+ * as %PINMAP_EXPORT says.
  *
- * ``EBADF``: @fd is not open. ``EINVAL``: @fd is no dma-buf. ``EPERM``: the
- * caller is not the process that opened the file. ``ESTALE``: the memory is
- * stale already. ``EOPNOTSUPP``: a dma-buf of another driver. Its exporter
- * would map it through the kernel's DMA API, in the default IOMMU domain of
- * the device. This driver has attached a domain of its own instead, in which
- * those addresses mean nothing. To share memory with such a driver, export it
- * here and import it there; or make a memfd, and give it to udmabuf and to
- * %PINMAP_REGISTER.
+ * Of other drivers, dma-bufs are accepted whose memory stays where it is while
+ * it is imported: those of udmabuf and of the heaps, and BARs that VFIO exports
+ * (which need importers that can be revoked, as this one can). Memory that its
+ * exporter may move at any time, as drivers of GPUs do, is refused, and so is
+ * everything on a machine that encrypts memory or copies it for DMA. Who pays
+ * for the pages is the exporter's affair. What the kernel keeps for the import
+ * is charged: one locked page for 64 that are imported.
+ *
+ * ``EBADF``: @fd is not open. ``EINVAL``: @fd is no dma-buf, or a BAR of this
+ * function. ``EPERM``: the caller is not the process that opened the file.
+ * ``ESTALE``: the memory is stale already. ``EREMOTEIO``: memory of a device
+ * that the bus does not let this one reach. ``EOPNOTSUPP``: a dma-buf of
+ * another driver that may move, or that this driver cannot find in memory.
+ * ``EINTR``: a signal arrived while the exporter finished what it had to do.
+ * ``EAGAIN``: it has begun something else since. ``ENOMEM``: over
+ * RLIMIT_MEMLOCK, or the kernel is out of memory.
+ * Any other errno is the exporter's.
  */
 struct pinmap_import {
 	__u32 size;
@@ -1887,10 +1930,12 @@ enum pinmap_sync_flags {
  * other must not use the cache lines at its ends.
  *
  * Where DMA is coherent, the call does nothing and returns at once. The same
- * is true for VRAM and write-combined memory, which no cache holds.
+ * is true for memory of devices and write-combined memory, which no cache
+ * holds.
  *
  * ``EINVAL``: the part leaves the buffer. ``EOPNOTSUPP``: there is something to
- * do, and the architecture is not x86. ``EINTR``: a fatal signal.
+ * do, and the architecture is not x86, or the memory is another driver's, whose
+ * dma-buf has DMA_BUF_IOCTL_SYNC for that. ``EINTR``: a fatal signal.
  */
 struct pinmap_sync {
 	__u32 size;
@@ -2359,8 +2404,9 @@ struct pinmap_queue_notify {
  *
  * mmap() maps a BAR of a flat device. The offset is &struct pinmap_bar.offset
  * plus a whole number of pages into the BAR. The mapping is not inherited by
- * fork(), cannot be moved or grown by mremap(), and cannot be registered. Once
- * the device is gone, touching it raises SIGBUS.
+ * fork(), cannot be moved or grown by mremap(), and can be registered for other
+ * devices only (%PINMAP_REGISTER). Once the device is gone, touching it raises
+ * SIGBUS.
  *
  * ``EINVAL``: an offset that the driver did not return, a length that leaves
  * the BAR or touches its hole, or MAP_PRIVATE. ``EACCES``: PROT_EXEC.

@@ -1051,6 +1051,7 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_alloc, __reserved) - 68usize];
 };
 pub const PINMAP_EXPORT_WRITE: pinmap_export_flags = 1;
+pub const PINMAP_EXPORT_BAR: pinmap_export_flags = 2;
 pub type pinmap_export_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1058,22 +1059,25 @@ pub struct pinmap_export {
     pub size: __u32,
     pub flags: __u32,
     pub handle: __u64,
+    pub length: __u64,
     pub out_fd: __s32,
     pub __reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_export"][::core::mem::size_of::<pinmap_export>() - 24usize];
+    ["Size of pinmap_export"][::core::mem::size_of::<pinmap_export>() - 32usize];
     ["Alignment of pinmap_export"][::core::mem::align_of::<pinmap_export>() - 8usize];
     ["Offset of field: pinmap_export::size"][::core::mem::offset_of!(pinmap_export, size) - 0usize];
     ["Offset of field: pinmap_export::flags"]
         [::core::mem::offset_of!(pinmap_export, flags) - 4usize];
     ["Offset of field: pinmap_export::handle"]
         [::core::mem::offset_of!(pinmap_export, handle) - 8usize];
+    ["Offset of field: pinmap_export::length"]
+        [::core::mem::offset_of!(pinmap_export, length) - 16usize];
     ["Offset of field: pinmap_export::out_fd"]
-        [::core::mem::offset_of!(pinmap_export, out_fd) - 16usize];
+        [::core::mem::offset_of!(pinmap_export, out_fd) - 24usize];
     ["Offset of field: pinmap_export::__reserved"]
-        [::core::mem::offset_of!(pinmap_export, __reserved) - 20usize];
+        [::core::mem::offset_of!(pinmap_export, __reserved) - 28usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
