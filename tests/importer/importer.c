@@ -12,6 +12,8 @@
 #include <linux/dma-resv.h>
 #include <linux/eventfd.h>
 #include <linux/fs.h>
+#include <linux/io.h>
+#include <linux/iommu.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -27,9 +29,16 @@ struct import {
 	struct sg_table *table;
 	unsigned int told;
 	u32 flags;
+	/* the device that is attached, or NULL */
+	struct pci_dev *peer;
 };
 
 static struct miscdevice importer_device;
+
+static struct device *device_of(const struct import *import)
+{
+	return import->peer ? &import->peer->dev : importer_device.this_device;
+}
 
 static enum dma_data_direction direction(const struct import *import)
 {
@@ -37,15 +46,20 @@ static enum dma_data_direction direction(const struct import *import)
 }
 
 /* Whether the device takes pieces that long: otherwise it would reach something else. */
-static bool fits(struct sg_table *table)
+static bool fits(const struct import *import, struct sg_table *table)
 {
 	struct scatterlist *entry;
 	unsigned int i;
 
 	for_each_sgtable_dma_sg(table, entry, i)
-		if (sg_dma_len(entry) > dma_get_max_seg_size(importer_device.this_device))
+		if (!import->peer && sg_dma_len(entry) > dma_get_max_seg_size(device_of(import)))
 			return false;
 	return true;
+}
+
+static struct pci_dev *find_function(u64 function)
+{
+	return pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
 }
 
 static void unmap(struct import *import)
@@ -69,6 +83,11 @@ static const struct dma_buf_attach_ops attach_ops = {
 	.invalidate_mappings = told,
 };
 
+static const struct dma_buf_attach_ops peer_ops = {
+	.allow_peer2peer = true,
+	.invalidate_mappings = told,
+};
+
 static void let_go(struct import *import)
 {
 	if (!import->dma_buf)
@@ -79,33 +98,41 @@ static void let_go(struct import *import)
 	dma_buf_detach(import->dma_buf, import->attachment);
 	dma_buf_put(import->dma_buf);
 	import->dma_buf = NULL;
+	pci_dev_put(import->peer);
+	import->peer = NULL;
 }
 
 static long map(struct import *import, const struct importer_args *args)
 {
+	const struct dma_buf_attach_ops *ops = &attach_ops;
 	struct device *dev = importer_device.this_device;
 	struct sg_table *table;
 	long result = 0;
 
 	if (import->dma_buf)
 		return -EBUSY;
+	if (args->flags & IMPORTER_PEER) {
+		import->peer = find_function(args->offset);
+		if (!import->peer)
+			return -ENODEV;
+		dev = &import->peer->dev;
+		ops = &peer_ops;
+	}
 	import->flags = args->flags;
 	import->told = 0;
 	import->dma_buf = dma_buf_get(args->fd);
 	if (IS_ERR(import->dma_buf)) {
 		result = PTR_ERR(import->dma_buf);
-		import->dma_buf = NULL;
-		return result;
+		goto no_peer;
 	}
 	import->attachment =
 		args->flags & IMPORTER_DYNAMIC
-			? dma_buf_dynamic_attach(import->dma_buf, dev, &attach_ops, import)
+			? dma_buf_dynamic_attach(import->dma_buf, dev, ops, import)
 			: dma_buf_attach(import->dma_buf, dev);
 	if (IS_ERR(import->attachment)) {
 		result = PTR_ERR(import->attachment);
 		dma_buf_put(import->dma_buf);
-		import->dma_buf = NULL;
-		return result;
+		goto no_peer;
 	}
 	dma_resv_lock(import->dma_buf->resv, NULL);
 	table = dma_buf_map_attachment(import->attachment, direction(import));
@@ -113,11 +140,17 @@ static long map(struct import *import, const struct importer_args *args)
 		result = PTR_ERR(table);
 	else
 		import->table = table;
-	if (!result && !fits(table))
+	if (!result && !fits(import, table))
 		result = -EMSGSIZE;
 	dma_resv_unlock(import->dma_buf->resv);
 	if (result)
 		let_go(import);
+	return result;
+
+no_peer:
+	import->dma_buf = NULL;
+	pci_dev_put(import->peer);
+	import->peer = NULL;
 	return result;
 }
 
@@ -144,28 +177,64 @@ static long hold_lock(int fd, int eventfd)
 	return -EINTR;
 }
 
-/* The byte at @offset, found by the device's addresses. */
-static u8 *byte_at(struct import *import, u64 offset)
+/* Where the device's address @address leads. */
+static phys_addr_t translated(const struct import *import, dma_addr_t address)
+{
+	struct iommu_domain *domain;
+
+	if (!import->peer)
+		return dma_to_phys(device_of(import), address);
+	domain = iommu_get_domain_for_dev(device_of(import));
+	return domain ? iommu_iova_to_phys(domain, address) : address;
+}
+
+/* Where the byte at @offset is, found by the device's addresses; 0: nowhere. */
+static phys_addr_t byte_at(struct import *import, u64 offset)
 {
 	struct scatterlist *entry;
 	unsigned int i;
 
 	if (!import->table)
-		return NULL;
+		return 0;
 	for_each_sgtable_dma_sg(import->table, entry, i) {
 		if (offset < sg_dma_len(entry))
-			return phys_to_virt(dma_to_phys(importer_device.this_device,
-							sg_dma_address(entry) + offset));
+			return translated(import, sg_dma_address(entry) + offset);
 		offset -= sg_dma_len(entry);
 	}
-	return NULL;
+	return 0;
+}
+
+/* Loads or stores a byte of the host's memory, or of a device's. */
+static long access_byte(unsigned int command, phys_addr_t at, u64 *value)
+{
+	bool is_ram = region_intersects(at, 1, IORESOURCE_SYSTEM_RAM, IORES_DESC_NONE) ==
+		      REGION_INTERSECTS;
+	u8 *byte = is_ram ? phys_to_virt(at) : NULL;
+	void __iomem *there;
+
+	if (byte) {
+		if (command == IMPORTER_LOAD)
+			*value = READ_ONCE(*byte);
+		else
+			WRITE_ONCE(*byte, *value);
+		return 0;
+	}
+	there = ioremap(at, 1);
+	if (!there)
+		return -ENOMEM;
+	if (command == IMPORTER_LOAD)
+		*value = readb(there);
+	else
+		writeb(*value, there);
+	iounmap(there);
+	return 0;
 }
 
 static long with_table(struct import *import, unsigned int command, struct importer_args *args)
 {
 	struct scatterlist *entry;
 	unsigned int i;
-	u8 *byte;
+	phys_addr_t byte;
 
 	if (command == IMPORTER_STATE) {
 		args->out_told = import->told;
@@ -182,18 +251,13 @@ static long with_table(struct import *import, unsigned int command, struct impor
 	byte = byte_at(import, args->offset);
 	if (!byte)
 		return -EFAULT;
-	if (command == IMPORTER_LOAD)
-		args->value = READ_ONCE(*byte);
-	else
-		WRITE_ONCE(*byte, args->value);
-	return 0;
+	return access_byte(command, byte, &args->value);
 }
 
 /* Does what the PCI core does under the device lock of a function. */
 static long with_lock(unsigned int command, u64 function, u64 *value)
 {
-	struct pci_dev *pci =
-		pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
+	struct pci_dev *pci = find_function(function);
 	const struct pci_error_handlers *told;
 	const struct dev_pm_ops *power;
 

@@ -10,6 +10,7 @@ enum importer_flags {
 	IMPORTER_DYNAMIC = 1, /* the importer can be told to let go */
 	IMPORTER_WRITE = 2, /* the device writes */
 	IMPORTER_LAZY = 4, /* when it is told to let go it waits for IMPORTER_UNMAP */
+	IMPORTER_PEER = 8, /* it is the PCI function @offset, and takes memory of devices */
 };
 
 /**
@@ -17,7 +18,7 @@ enum importer_flags {
  * @fd: MAP, LOCK: the dma-buf
  * @flags: MAP: enum importer_flags
  * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has;
- *          HOLD, RESET, ERROR, SLEEP: the PCI function, domain << 16 | bus << 8 | device << 3 |
+ *          MAP with PEER, HOLD, RESET, ERROR, SLEEP: the PCI function, domain << 16 | bus << 8 | device << 3 |
  *          function;
  *          LOCK: an eventfd that is signalled once the lock of the dma-buf @fd is held, which it is
  *          until a signal comes

@@ -36,6 +36,15 @@ int try_use_device(unsigned int index)
 	return result ? result : fd;
 }
 
+int open_function(const char *bdf)
+{
+	struct pci_device device;
+
+	snprintf(device.bdf, sizeof(device.bdf), "%.15s", bdf);
+	pci_look(&device);
+	return SYS(open(device.node, O_RDWR | O_CLOEXEC));
+}
+
 int try_ioctl(int fd, unsigned long number, void *argument)
 {
 	int result = ioctl(fd, number, argument);

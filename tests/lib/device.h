@@ -44,6 +44,9 @@ int try_use_device(unsigned int index);
 /* Makes an ioctl: 0 or -errno. */
 int try_ioctl(int fd, unsigned long number, void *argument);
 
+/* Opens the function with this address. */
+int open_function(const char *bdf);
+
 int try_get_info(int fd, struct pinmap_info *info);
 #define get_info(fd)							\
 	({								\

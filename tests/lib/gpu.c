@@ -41,18 +41,9 @@ const char *need_gpu(void)
 	return bdf;
 }
 
-static int open_at(const char *bdf)
-{
-	struct pci_device device;
-
-	snprintf(device.bdf, sizeof(device.bdf), "%.15s", bdf);
-	pci_look(&device);
-	return SYS(open(device.node, O_RDWR | O_CLOEXEC));
-}
-
 int open_gpu(void)
 {
-	return open_at(need_gpu());
+	return open_function(need_gpu());
 }
 
 const char *need_second_gpu(void)
@@ -66,7 +57,7 @@ const char *need_second_gpu(void)
 
 int open_second_gpu(void)
 {
-	return open_at(need_second_gpu());
+	return open_function(need_second_gpu());
 }
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args)

@@ -210,6 +210,21 @@ unsigned int pci_driven(char bdfs[PCI_MOST][16])
 	return count;
 }
 
+bool pci_spare(unsigned int vendor, unsigned int device, char bdf[16])
+{
+	DIR *all = opendir(DEVICES);
+	struct dirent *entry;
+	bool found = false;
+
+	while (all && !found && (entry = readdir(all)))
+		found = is(entry, vendor, device) &&
+			access(pci_path(entry->d_name, "driver"), F_OK) &&
+			snprintf(bdf, 16, "%.15s", entry->d_name);
+	if (all)
+		closedir(all);
+	return found;
+}
+
 bool pci_renew(void)
 {
 	char bdfs[PCI_MOST][16];

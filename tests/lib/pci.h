@@ -47,6 +47,9 @@ const char *pci_path(const char *bdf, const char *file);
 /* Whether the function has these ids. */
 bool pci_is(const char *bdf, unsigned int vendor, unsigned int device);
 
+/* Finds a function with these ids that no driver has. */
+bool pci_spare(unsigned int vendor, unsigned int device, char bdf[16]);
+
 /* Finds the addresses of all functions that the driver has; returns how many there are. */
 unsigned int pci_driven(char bdfs[PCI_MOST][16]);
 

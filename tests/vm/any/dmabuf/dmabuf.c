@@ -28,7 +28,7 @@ TEST(values)
 	pid_t pid;
 
 	CHECK_ERR(EOPNOTSUPP, try_ioctl(fd, PINMAP_EXPORT, &args));
-	CHECK_ERR(EOPNOTSUPP, try_export(fd, memory.handle, 2));
+	CHECK_ERR(EOPNOTSUPP, try_export(fd, memory.handle, 4));
 	CHECK_ERR(ENOENT, try_export(fd, 0, 0));
 	CHECK_ERR(ENOENT, try_export(fd, memory.handle + 1, 0));
 	readable = register_memory(fd, anon(1), PAGE, 0);

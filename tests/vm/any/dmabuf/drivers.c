@@ -10,41 +10,10 @@
 
 #include <drm/drm.h>
 #include <fcntl.h>
-#include <linux/udmabuf.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* A dma-buf of another driver is refused. */
-TEST(foreign)
-{
-	int fd = open_device(0), udmabuf = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), memfd, dma_buf;
-	struct udmabuf_create create = { .size = 4 * PAGE };
-	struct pinmap_import import;
-
-	if (udmabuf < 0)
-		SKIP("the kernel has no udmabuf");
-	memfd = SYS(memfd_create("foreign", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-	SYS(ftruncate(memfd, 4 * PAGE));
-	SYS(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK));
-	create.memfd = memfd;
-	dma_buf = SYS(ioctl(udmabuf, UDMABUF_CREATE, &create));
-	CHECK_ERR(EOPNOTSUPP, try_import(fd, dma_buf, &import));
-	CHECK_EQ(get_info(fd).out_registrations, 0);
-	/* the manual's alternative: both have the memfd */
-	{
-		char *memory =
-			SYS(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0));
-		struct registration registration = register_memory(fd, memory, 4 * PAGE, WRITE);
-		struct edu edu = edu_open(fd);
-
-		edu_load(&edu, 30);
-		edu_writes(&edu, registration.device_addr, PAGE);
-		CHECK(pattern_is(view(dma_buf, PAGE), PAGE, 30));
-		edu_close(&edu);
-	}
-}
 
 static int vgem_open(void)
 {
