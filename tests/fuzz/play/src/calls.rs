@@ -391,7 +391,8 @@ const DRIVER: &[Call] = ioctls! {
     PINMAP_CMD_ALLOC pinmap_alloc [flags: Kind::Flags(&[("VRAM", 1), ("WRITE_COMBINED", 2),
         ("NODE", 4), ("PORTABLE", 8)]), length: LENGTH, node: SMALL]
         -> [out_handle: Handle, out_offset: Offset], 8;
-    PINMAP_CMD_EXPORT pinmap_export [flags: PATTERN_FLAGS, handle: HANDLE] -> [out_fd: DmaBuf], 4;
+    PINMAP_CMD_EXPORT pinmap_export [flags: Kind::Flags(&[("WRITE", 1), ("BAR", 2)]),
+        handle: HANDLE, length: Kind::Number(&[0, 0x1000])] -> [out_fd: DmaBuf], 4;
     PINMAP_CMD_IMPORT pinmap_import [flags: NONE, fd: Kind::Made(Made::DmaBuf)]
         -> [out_handle: Handle], 4;
     PINMAP_CMD_SYNC pinmap_sync [flags: Kind::Flags(&[("FOR_DEVICE", 1), ("FOR_CPU", 2),
