@@ -310,6 +310,7 @@ impl Device {
     fn leave(&self) {
         let _one_at_a_time = self.leaving.lock();
         self.gone.store(true, Release);
+        self.backend.end_p2pdma(&|| self.zap_views());
         self.backend.leave(&self.common.gpus);
         self.zap_views();
         for context in self.all_contexts() {

@@ -42,6 +42,11 @@ pub(crate) trait DevicePages: Send + Sync {
 
     /// Whether the pages are memory, and so mapped write-combined.
     fn is_memory(&self) -> bool;
+
+    /// Whether the pages are P2PDMA pages, also write-combined.
+    fn is_p2pdma(&self) -> bool {
+        false
+    }
 }
 
 /// Host memory that the driver allocated, shown from an offset on.
@@ -275,6 +280,7 @@ impl MmapOffsets {
                 }
                 area.view_pages(host);
             }
+            View::Device(device) if device.pages.is_p2pdma() => area.view_p2pdma_pages(device),
             View::Device(device) => {
                 let write_combine = device.pages.is_memory();
                 area.view_device_memory(device, write_combine);

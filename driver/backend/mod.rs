@@ -111,11 +111,20 @@ impl Backend {
         !matches!(self, Self::Flat(_))
     }
 
-    /// Allocates `length` bytes of VRAM, zeroed. `ENOSPC`: not free in one piece.
+    /// Allocates `length` bytes of VRAM, zeroed, with P2PDMA pages if wanted. `ENOSPC`: not free in
+    /// one piece; `EOPNOTSUPP`: there can be no such pages.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
-    pub(crate) fn allocate_vram(&self, length: u64) -> Result<VramMemory> {
+    pub(crate) fn allocate_vram(&self, length: u64, p2pdma: bool) -> Result<VramMemory> {
         match self {
             Self::Flat(_) => Err(EOPNOTSUPP),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) if p2pdma => {
+                let block = Gpu::allocate_p2pdma(gpu, length)?;
+                Ok(VramMemory {
+                    range: block.clone(),
+                    pages: block,
+                })
+            }
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => {
                 let block = Gpu::allocate(gpu, length)?;
@@ -225,6 +234,17 @@ impl Backend {
             Self::Flat(flat) => flat.disown(context),
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => gpu.close_context(context),
+        }
+    }
+
+    /// Takes the device's memory from drivers of other devices, before [`leave`](Self::leave).
+    /// `zap` unmaps it from user space. Waits until the I/O that they have begun has ended.
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn end_p2pdma(&self, zap: &dyn Fn()) {
+        match self {
+            Self::Flat(_) => {}
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.end_p2pdma(zap),
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Limits {
     pub(crate) max_priority: u32,
     /// Bytes of VRAM.
     pub(crate) vram: u64,
+    /// The base address register that shows VRAM, from its beginning on.
+    pub(crate) vram_bar: u32,
     /// Addresses that the device's MMU translates.
     pub(crate) addresses: Span,
     /// How long a packet may run, in nanoseconds.

@@ -71,7 +71,7 @@ use vram::moving::Spares;
 use vram::peers::Peers;
 #[cfg(pinmap_mirror)]
 use vram::private::Private;
-use vram::Vram;
+use vram::{p2pdma::P2pdma, Vram};
 
 /// How long a device may take for what it does at once, in nanoseconds, before it is given up. Many
 /// times what its manual promises, since it may be emulated on a busy machine.
@@ -116,6 +116,8 @@ pub(crate) struct Gpu {
     /// Open as long as pages of the device are given out.
     #[pin]
     vram_open: Passage,
+    #[pin]
+    p2pdma: P2pdma,
     isolation: Isolation,
     #[pin]
     ids: Mutex<Ids>,
@@ -186,6 +188,7 @@ impl Gpu {
                 uses: Atomic::new(0),
                 vram <- Vram::new(limits.vram),
                 vram_open <- Passage::new(),
+                p2pdma <- P2pdma::new(),
                 isolation: Isolation::new(),
                 ids <- new_mutex!(ids, "pinmap_ids"),
                 invalidates <- new_mutex!(0, "pinmap_invalidates"),
@@ -374,10 +377,15 @@ impl Gpu {
         }
     }
 
-    /// See [`Backend::leave`](crate::backend::Backend::leave).
-    pub(crate) fn leave(&self) {
+    /// From now on calls fail, and no page of the device is given out.
+    fn withdraw(&self) {
         self.gone.store(true, Release);
         self.vram_open.close();
+    }
+
+    /// See [`Backend::leave`](crate::backend::Backend::leave).
+    pub(crate) fn leave(&self) {
+        self.withdraw();
         #[cfg(pinmap_mirror)]
         self.end_private();
         // A second caller waits here until the first is done.

@@ -32,7 +32,7 @@ impl Request for pinmap_alloc {
         let show = |shown| MmapOffsets::add(context.mmap_offsets(), plan.span.length(), shown);
         let (backing, claim) = if plan.vram {
             let claim = Claim::new(context)?;
-            let memory = backend.allocate_vram(plan.span.length());
+            let memory = backend.allocate_vram(plan.span.length(), plan.p2pdma);
             let memory = memory.map_err(|errno| match errno {
                 ENOSPC => Failure::at(errno, uapi::PINMAP_FAIL_FULL, 0),
                 _ => errno.into(),

@@ -4,10 +4,11 @@
 
 use super::{is_page_aligned, place::Placement, span::Span, Refusal, PAGE_SHIFT};
 use crate::uapi::{
-    PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
-    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY,
-    PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE,
-    PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
+    PINMAP_ALLOC_NODE, PINMAP_ALLOC_P2PDMA, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM,
+    PINMAP_ALLOC_WRITE_COMBINED, PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED,
+    PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP,
+    PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE,
+    PINMAP_SYNC_NO_SNOOP,
 };
 
 pub mod managed;
@@ -22,8 +23,11 @@ const REGISTER_FLAGS: u32 = PINMAP_REGISTER_WRITE
 /// The flags that MAP knows.
 const MAP_FLAGS: u32 = PINMAP_MAP_WRITE | PINMAP_MAP_FIXED;
 /// The flags that ALLOC knows.
-const ALLOC_FLAGS: u32 =
-    PINMAP_ALLOC_VRAM | PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE | PINMAP_ALLOC_PORTABLE;
+const ALLOC_FLAGS: u32 = PINMAP_ALLOC_VRAM
+    | PINMAP_ALLOC_WRITE_COMBINED
+    | PINMAP_ALLOC_NODE
+    | PINMAP_ALLOC_PORTABLE
+    | PINMAP_ALLOC_P2PDMA;
 /// The flags that SYNC knows.
 const SYNC_FLAGS: u32 = PINMAP_SYNC_FOR_DEVICE | PINMAP_SYNC_FOR_CPU | PINMAP_SYNC_NO_SNOOP;
 
@@ -194,6 +198,8 @@ pub struct AllocPlan {
     pub span: Span,
     /// Whether VRAM is wanted.
     pub vram: bool,
+    /// Whether `mmap()` is to show P2PDMA pages of it.
+    pub p2pdma: bool,
     /// Whether the memory is write-combined.
     pub write_combined: bool,
     /// NUMA node of the memory, if one was demanded.
@@ -213,12 +219,15 @@ pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocP
     // No other device can have a device's VRAM, and the flags of host memory mean nothing there.
     let of_hosts =
         flags & (PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE | PINMAP_ALLOC_PORTABLE) != 0;
-    if !span.is_whole_pages() || vram && of_hosts || !on_node && node != 0 {
+    let p2pdma = flags & PINMAP_ALLOC_P2PDMA != 0;
+    let unfit = vram && of_hosts || p2pdma && !vram;
+    if !span.is_whole_pages() || unfit || !on_node && node != 0 {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
         vram,
+        p2pdma,
         write_combined: flags & PINMAP_ALLOC_WRITE_COMBINED != 0,
         node: on_node.then_some(node),
         portable: flags & PINMAP_ALLOC_PORTABLE != 0,

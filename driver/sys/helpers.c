@@ -23,6 +23,7 @@
 #include "pci/irq_eventfd.c"
 #include "pci/irq_thread.c"
 #include "pci/mmio.c"
+#include "pci/p2pdma.c"
 #include "pci/pci.c"
 #include "task/account.c"
 #include "task/cgroup.c"

@@ -279,6 +279,12 @@ bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
 enum { PINMAP_GRANULES = 32 };
 void pinmap_read_pairs(const u32 *pairs, u32 *firsts);
 
+/* p2pdma.rs */
+void *pinmap_p2pdma_add(struct pci_dev *pdev, u32 bar, u64 bytes, u64 offset);
+void pinmap_p2pdma_end(struct pci_dev *pdev, void *addr, u64 bytes);
+unsigned long pinmap_p2pdma_pfn(void *addr);
+unsigned long pinmap_p2pdma_idle(unsigned long pfn, unsigned long pages);
+
 /* pci.rs */
 struct pinmap_pci_bar {
 	__u64 start;
@@ -359,10 +365,12 @@ enum {
 	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
 };
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_of_p2pdma(struct vm_area_struct *vma);
 void pinmap_vma_of_file(struct vm_area_struct *vma);
 void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);
 void pinmap_vma_forbid_writing(struct vm_area_struct *vma);
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
+vm_fault_t pinmap_insert_frame(struct vm_fault *vmf, unsigned long pfn);
 bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
 vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);
 vm_fault_t pinmap_insert_huge_pfn(struct vm_fault *vmf, unsigned long pfn);

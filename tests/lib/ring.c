@@ -31,7 +31,8 @@ struct ring ring_new(void *buffer, size_t length)
 	if (ring.fd < 0 && errno == ENOSYS)
 		SKIP("the kernel has no io_uring");
 	SYS(ring.fd);
-	SYS(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &part, 1));
+	if (buffer)
+		SYS(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &part, 1));
 	ring.submissions = ring_map(&ring, submissions_length(&ring), IORING_OFF_SQ_RING);
 	ring.completions = ring_map(&ring, completions_length(&ring), IORING_OFF_CQ_RING);
 	ring.entries = ring_map(&ring, ring.params.sq_entries * sizeof(*ring.entries),
@@ -47,7 +48,8 @@ void ring_close(struct ring *ring)
 	SYS(close(ring->fd));
 }
 
-static void transfer(struct ring *ring, uint8_t opcode, int file, const void *addr, uint32_t length)
+void ring_transfer(struct ring *ring, uint8_t opcode, int file, const void *addr,
+		   uint32_t length)
 {
 	uint32_t *tail = (uint32_t *)(ring->submissions + ring->params.sq_off.tail),
 		 *head = (uint32_t *)(ring->completions + ring->params.cq_off.head);
@@ -70,10 +72,10 @@ static void transfer(struct ring *ring, uint8_t opcode, int file, const void *ad
 
 void ring_read(struct ring *ring, int file, void *addr, uint32_t length)
 {
-	transfer(ring, IORING_OP_READ_FIXED, file, addr, length);
+	ring_transfer(ring, IORING_OP_READ_FIXED, file, addr, length);
 }
 
 void ring_write(struct ring *ring, int file, const void *addr, uint32_t length)
 {
-	transfer(ring, IORING_OP_WRITE_FIXED, file, addr, length);
+	ring_transfer(ring, IORING_OP_WRITE_FIXED, file, addr, length);
 }

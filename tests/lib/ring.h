@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* An io_uring with one registered buffer, of which one transfer is made at a time. */
+/* An io_uring, with one registered buffer or none, which makes one transfer at a time. */
 #ifndef TESTS_RING_H
 #define TESTS_RING_H
 
@@ -15,13 +15,16 @@ struct ring {
 };
 
 /*
- * Makes a ring and registers the buffer, which pins it until ring_close(). Skips the test if the
+ * Makes a ring and registers the buffer, if it is not NULL: that pins it until ring_close(). Skips the test if the
  * kernel has no io_uring.
  */
 struct ring ring_new(void *buffer, size_t length);
 void ring_close(struct ring *ring);
 
-/* Transfers a part of the buffer, from or to the beginning of a file. */
+/* Makes a transfer (IORING_OP_), from or to the beginning of a file. */
+void ring_transfer(struct ring *ring, uint8_t opcode, int file, const void *addr,
+		   uint32_t length);
+/* Transfers a part of the buffer that is registered. */
 void ring_read(struct ring *ring, int file, void *addr, uint32_t length);
 void ring_write(struct ring *ring, int file, const void *addr, uint32_t length);
 

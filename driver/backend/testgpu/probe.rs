@@ -83,6 +83,7 @@ impl TestGpu {
             vmids: number(VMIDS)?,
             max_priority: 3,
             vram: registers.read(VRAM_SIZE),
+            vram_bar: BAR_VRAM,
             addresses: 1_u64
                 .checked_shl(va_bits)
                 .and_then(|end| Span::from_bounds(0, end.wrapping_sub(1)))

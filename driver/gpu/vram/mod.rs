@@ -11,6 +11,7 @@
 //!   it a context may have
 //! * `held.rs`: frames that nobody gets before the device has forgotten them
 //! * `peers.rs`: memory of other devices that it can read
+//! * `p2pdma.rs`: blocks that drivers of other devices can be given
 
 #[cfg(pinmap_mirror)]
 pub(crate) mod budget;
@@ -24,6 +25,7 @@ pub(in crate::gpu) mod held;
 pub(in crate::gpu) mod mover;
 #[cfg(pinmap_mirror)]
 pub(crate) mod moving;
+pub(in crate::gpu) mod p2pdma;
 #[cfg(pinmap_mirror)]
 pub(crate) mod peers;
 #[cfg(pinmap_mirror)]
@@ -452,15 +454,24 @@ impl VramRange for VramBlock {
     }
 
     fn on_bus(self: Arc<Self>, part: Span) -> Result<Arc<dyn Pages>> {
-        if part.last() >= self.span.length() {
-            return Err(EINVAL);
-        }
-        let start = self.span.start().saturating_add(part.start());
-        let frame = self.gpu.hardware.memory_frame(start);
-        let (bar, offset) = self.gpu.function.bar_of_frame(frame).ok_or(EOPNOTSUPP)?;
-        let part = Span::new(offset, part.length()).map_err(|_| EINVAL)?;
-        dmabuf::pages_of_bar(&self.gpu.function.clone(), bar, part, self)
+        pages_on_bus(&self.gpu.clone(), self, part)
     }
+}
+
+/// `part` of `range`, which is of `gpu`, as other devices see it on the bus.
+fn pages_on_bus<R>(gpu: &Gpu, range: Arc<R>, part: Span) -> Result<Arc<dyn Pages>>
+where
+    R: VramRange + 'static,
+{
+    let span = range.span();
+    if part.last() >= span.length() {
+        return Err(EINVAL);
+    }
+    let start = span.start().saturating_add(part.start());
+    let frame = gpu.hardware.memory_frame(start);
+    let (bar, offset) = gpu.function.bar_of_frame(frame).ok_or(EOPNOTSUPP)?;
+    let part = Span::new(offset, part.length()).map_err(|_| EINVAL)?;
+    dmabuf::pages_of_bar(&gpu.function, bar, part, range)
 }
 
 impl DevicePages for VramBlock {

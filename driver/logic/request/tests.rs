@@ -198,6 +198,8 @@ fn alloc_edges() {
     let table = [
         (0, 0x1000, Ok(false)),
         (PINMAP_ALLOC_VRAM, 1 << 40, Ok(true)),
+        (PINMAP_ALLOC_VRAM | PINMAP_ALLOC_P2PDMA, 0x1000, Ok(true)),
+        (PINMAP_ALLOC_P2PDMA, 0x1000, Err(Refusal::Invalid)),
         (PINMAP_ALLOC_WRITE_COMBINED, 0x1000, Ok(false)),
         (
             PINMAP_ALLOC_NODE | PINMAP_ALLOC_WRITE_COMBINED,
@@ -236,6 +238,7 @@ fn alloc_edges() {
         assert_eq!(got.map(|plan| plan.vram), want, "{flags} {length:#x}");
         if let Ok(plan) = got {
             assert_eq!(plan.portable, flags & PINMAP_ALLOC_PORTABLE != 0);
+            assert_eq!(plan.p2pdma, flags & PINMAP_ALLOC_P2PDMA != 0);
             assert_eq!(plan.span.length(), length);
             assert_eq!(
                 plan.write_combined,

@@ -22,7 +22,13 @@ use crate::{
     uapi,
 };
 use core::{mem::MaybeUninit, ptr, slice};
-use kernel::{bindings, error::to_result, ffi, mm::virt::VmaRef, prelude::*};
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi,
+    mm::virt::{self, VmaRef},
+    prelude::*,
+};
 
 mod pinned;
 
@@ -148,6 +154,10 @@ impl Chunk {
         let got = unsafe {
             bindings::pin_user_pages_fast(address as usize, want as ffi::c_int, flags, room)
         };
+        if got == -(bindings::EREMOTEIO as ffi::c_int) {
+            // A P2PDMA page, of which there are no long-term pins. `explain` finds it again.
+            return Err(EFAULT);
+        }
         if got <= 0 {
             return to_result(got).and(Err(EFAULT));
         }
@@ -282,9 +292,15 @@ pub(crate) fn explain(address: u64, write: bool) -> u32 {
         return uapi::PINMAP_FAIL_HOLE;
     };
     let lock = mm.mmap_read_lock();
-    match lock.vma_lookup(address as usize) {
-        Some(area) => explain_area(area, write),
-        None => uapi::PINMAP_FAIL_HOLE,
+    let Some(area) = lock.vma_lookup(address as usize) else {
+        return uapi::PINMAP_FAIL_HOLE;
+    };
+    match explain_area(area, write) {
+        // The area does not tell of P2PDMA pages, which GUP has found.
+        uapi::PINMAP_FAIL_FAULT if area.flags() & virt::flags::MIXEDMAP != 0 => {
+            uapi::PINMAP_FAIL_DEVICE
+        }
+        reason => reason,
     }
 }
 

@@ -12,6 +12,18 @@ void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
 }
 
 /*
+ * Makes @vma an area for P2PDMA pages of a device, of which GUP takes references where the caller
+ * can do with such pages. VM_MIXEDMAP says that they are no memory of the system's. All are small
+ * ones, so that no huge mapping is split.
+ */
+void pinmap_vma_of_p2pdma(struct vm_area_struct *vma)
+{
+	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
+	vm_flags_clear(vma, VM_MAYEXEC);
+	vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
+}
+
+/*
  * Makes @vma an area for pages of a file that does not know the area. No page may count as mapped
  * here: truncation unmaps a page everywhere that the file knows, and then expects it to be mapped
  * nowhere.
@@ -45,6 +57,14 @@ void pinmap_vma_forbid_writing(struct vm_area_struct *vma)
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page)
 {
 	return vmf_insert_page_mkwrite(vmf, page, vmf->flags & FAULT_FLAG_WRITE);
+}
+
+/* Maps a page frame that is no memory of the system's; a P2PDMA page with a reference. */
+vm_fault_t pinmap_insert_frame(struct vm_fault *vmf, unsigned long pfn)
+{
+	if (vmf->vma->vm_flags & VM_MIXEDMAP)
+		return pinmap_insert_page(vmf, pfn_to_page(pfn));
+	return vmf_insert_pfn(vmf->vma, vmf->address, pfn);
 }
 
 /*

@@ -85,6 +85,14 @@ impl NewArea<'_> {
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
+    /// Makes the area a view of P2PDMA pages, write-combined, which [`Faults::fault`] fills. Fork
+    /// does not inherit the area, and it can neither grow nor move. The area keeps `viewed`.
+    pub(crate) fn view_p2pdma_pages<V: Faults>(self, viewed: Arc<V>) {
+        // SAFETY: Valid and exclusive by the type invariants.
+        unsafe { helpers::pinmap_vma_of_p2pdma(self.area.as_ptr()) };
+        self.become_view(viewed, &DeviceView::<V>::TABLE.0);
+    }
+
     /// Makes the area a view of pinned pages of a file, which [`Faults::fault`] fills. The pages
     /// are not mapped as struct pages, since the file does not know the area. Fork does not inherit
     /// the area, and it can neither grow nor move. The area keeps `viewed`.
@@ -247,14 +255,11 @@ impl<V: Faults> DeviceView<V> {
     /// Called by the kernel with a valid `vmf` in an area of ours.
     unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
         // SAFETY: Valid by the requirements.
-        let ((viewed, offset), area, address) = unsafe {
-            let fixed = &(*vmf).__bindgen_anon_1;
-            (viewed::<V>(vmf), fixed.vma, fixed.address)
-        };
+        let (viewed, offset) = unsafe { viewed::<V>(vmf) };
         viewed
             .fault(offset, &mut |pfn| {
-                // SAFETY: The area is VM_PFNMAP and the address lies in it.
-                unsafe { bindings::vmf_insert_pfn(area, address, pfn as usize) }
+                // SAFETY: The area is VM_PFNMAP, or for P2PDMA pages.
+                unsafe { helpers::pinmap_insert_frame(vmf, pfn as usize) }
             })
             .unwrap_or(helpers::PINMAP_VM_FAULT_SIGBUS)
     }

@@ -12,6 +12,8 @@ pub(crate) mod irq_eventfd;
 pub(crate) mod irq_thread;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod p2pdma;
 
 use super::helpers;
 use crate::{

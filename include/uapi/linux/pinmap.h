@@ -1687,15 +1687,19 @@ struct pinmap_event {
  * @PINMAP_ALLOC_PORTABLE: as %PINMAP_REGISTER_PORTABLE; the first %PINMAP_MAP
  *                         in this context maps the memory in all other
  *                         contexts too, in the demanded way, or fails
+ * @PINMAP_ALLOC_P2PDMA: with %PINMAP_ALLOC_VRAM: mmap() shows pages that
+ *                       O_DIRECT and io_uring take
  *
- * The last three can be combined freely, and use huge pages where there are
- * any. None of them can be combined with the first (``EINVAL``).
+ * %PINMAP_ALLOC_WRITE_COMBINED, %PINMAP_ALLOC_NODE and %PINMAP_ALLOC_PORTABLE
+ * can be combined freely, and use huge pages where there are any. None of them
+ * can be combined with %PINMAP_ALLOC_VRAM (``EINVAL``).
  */
 enum pinmap_alloc_flags {
 	PINMAP_ALLOC_VRAM = 1 << 0,
 	PINMAP_ALLOC_WRITE_COMBINED = 1 << 1,
 	PINMAP_ALLOC_NODE = 1 << 2,
 	PINMAP_ALLOC_PORTABLE = 1 << 3,
+	PINMAP_ALLOC_P2PDMA = 1 << 4,
 };
 
 /**
@@ -1747,9 +1751,25 @@ enum pinmap_alloc_flags {
  * *VRAM* is not charged. It is given out in one piece, first come, first
  * served, except for a 16th that is kept for page tables.
  *
- * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device, or
- * %PINMAP_ALLOC_WRITE_COMBINED on an architecture other than x86. ``EINVAL``:
- * @node has no memory. ``ENOSPC``: no VRAM of that length is free
+ * *VRAM with %PINMAP_ALLOC_P2PDMA* can be given to read() and write() of a file
+ * that is open with O_DIRECT, if its disk takes P2PDMA pages, as those of the
+ * kernel's driver for NVMe do. The disk then reads and writes VRAM by itself,
+ * if the buses between the two allow it; otherwise the call fails with
+ * ``EINVAL`` or ``EREMOTEIO``. Other calls that take references of pages fail
+ * (``EFAULT``, ``EREMOTEIO``), and so do long-term pins: registered buffers of
+ * io_uring and %PINMAP_REGISTER. The CPU's accesses are as to other VRAM. What
+ * is freed while a disk has it can be allocated again when the disk has done
+ * its work. A device that is unbound, reset or removed waits for the disk. The
+ * first such buffer in each 128 MiB of VRAM takes 2 MiB of the system's memory,
+ * until the device is unbound.
+ *
+ * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device,
+ * %PINMAP_ALLOC_WRITE_COMBINED on an architecture other than x86, or
+ * %PINMAP_ALLOC_P2PDMA if the kernel has no CONFIG_PCI_P2PDMA or cannot have
+ * pages of the BAR with the VRAM, for instance since it is no multiple of
+ * 2 MiB. ``EBUSY``: with %PINMAP_ALLOC_P2PDMA, somebody else had a page before
+ * the driver (``p2pmem/allocate`` in sysfs), which stays so until the device is
+ * unbound. ``EINVAL``: @node has no memory. ``ENOSPC``: no VRAM of that length is free
  * (%PINMAP_FAIL_FULL), or too many objects. ``ENOMEM``: over RLIMIT_MEMLOCK
  * (%PINMAP_FAIL_MEMLOCK), or the machine, the node or the memory cgroup has
  * not enough memory (%PINMAP_FAIL_MEMORY).

@@ -1020,6 +1020,7 @@ pub const PINMAP_ALLOC_VRAM: pinmap_alloc_flags = 1;
 pub const PINMAP_ALLOC_WRITE_COMBINED: pinmap_alloc_flags = 2;
 pub const PINMAP_ALLOC_NODE: pinmap_alloc_flags = 4;
 pub const PINMAP_ALLOC_PORTABLE: pinmap_alloc_flags = 8;
+pub const PINMAP_ALLOC_P2PDMA: pinmap_alloc_flags = 16;
 pub type pinmap_alloc_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

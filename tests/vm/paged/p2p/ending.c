@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* VRAM that ends while a disk writes to it: first the I/O ends. */
+#define _GNU_SOURCE
+#include "p2p.h"
+
+#include "file.h"
+#include "memory.h"
+#include "pci.h"
+#include "process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A buffer that is filled, and into which the disk is reading. */
+static struct late *begin(int fd, struct gpu_memory *vram)
+{
+	struct gpu_queue queue;
+
+	need_peers();
+	need_disk(LATE);
+	queue = queue_new(fd);
+	*vram = gpu_alloc(fd, P2PDMA, MIB);
+	gpu_fill(&queue, vram->addr, MIB, 0x51);
+	queue_delete(&queue);
+	queue_unmap(&queue);
+	return late_begin(vram->addr);
+}
+
+/* The view goes: the read goes on, into the buffer. */
+TEST(munmap)
+{
+	struct gpu_memory vram;
+	int fd = open_gpu();
+	struct late *late = begin(fd, &vram);
+	char *other = map_at(fd, vram.args.out_offset, MIB);
+
+	SYS(munmap(vram.addr, MIB));
+	CHECK_EQ(late_end(late), LATE_BYTES);
+	CHECK(all_are(other, LATE_BYTES, 0));
+	CHECK(all_are(other + LATE_BYTES, MIB - LATE_BYTES, 0x51));
+}
+
+static const struct freed {
+	const char *name;
+	bool close;
+} freed[] = { { "release", false }, { "close", true } };
+
+/*
+ * Everything goes: the VRAM is given to nobody before the disk has done its work. The next owner
+ * has zeros, and nobody writes to what it has.
+ */
+TEST_EACH(retired, freed)
+{
+	int home = open_gpu(), fd = open_gpu();
+	uint64_t before = vram_free(home), meanwhile;
+	struct gpu_memory vram, next;
+	struct late *late = begin(fd, &vram);
+	bool busy;
+
+	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, PAGE);
+	if (row->close)
+		close(fd);
+	else
+		release(fd, vram.args.out_handle);
+	SYS(munmap(vram.addr, MIB));
+	meanwhile = vram_free(home);
+	busy = late_requests() != 0;
+	if (busy)
+		CHECK_EQ(meanwhile, before - MIB - PAGE);
+	else
+		diag("the read had ended: nothing was seen");
+	/* This would get the same frames. */
+	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, MIB);
+	CHECK(all_are(next.addr, MIB, 0));
+	memset(next.addr, 0x52, MIB);
+	CHECK_EQ(late_end(late), LATE_BYTES);
+	CHECK(all_are(next.addr, MIB, 0x52));
+	CHECK(WAIT_FOR(5000, vram_free(home) == before - MIB - PAGE));
+	/* This gets them. */
+	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, 2 * MIB);
+	CHECK(all_are(next.addr, 2 * MIB, 0));
+	CHECK(busy);
+}
+
+/* A killed program leaves nothing, and the VRAM is back. */
+TEST(killed)
+{
+	int home = open_gpu();
+	uint64_t before = vram_free(home);
+	struct gate begun = gate_new();
+	pid_t pid;
+
+	need_peers();
+	need_disk(LATE);
+	pid = fork();
+	if (pid == 0) {
+		struct gpu_memory vram;
+
+		begin(open_gpu(), &vram);
+		gate_open(&begun);
+		pause();
+	}
+	gate_pass(&begun);
+	kill_now(pid);
+	CHECK(WAIT_FOR(20000, vram_free(home) == before));
+	CHECK_EQ(late_requests(), 0);
+}
+
+static const struct leaves {
+	const char *name;
+	const char *file;
+} leaves[] = {
+	{ "reset", "reset" },
+	{ "unbind", "driver/unbind" },
+	{ "remove", "remove" },
+};
+
+/* The device leaves: that waits for the read, which has all of its bytes. */
+TEST_EACH(device, leaves, .seconds = 120)
+{
+	char bdf[16];
+	struct gpu_memory vram;
+	int fd = open_gpu();
+	struct late *late = begin(fd, &vram);
+	bool busy = late_requests() != 0;
+
+	strcpy(bdf, need_gpu());
+	file_write(pci_path(bdf, row->file), strcmp(row->name, "unbind") ? "1" : bdf);
+	CHECK_EQ(late_requests(), 0);
+	CHECK_EQ(late_end(late), LATE_BYTES);
+	CHECK_EQ(touch_read(vram.addr), SIGBUS);
+	CHECK_EQ(touch_write(vram.addr + MIB - 1), SIGBUS);
+	CHECK(busy);
+	if (!strcmp(row->name, "remove"))
+		file_write("/sys/bus/pci/rescan", "1");
+	else if (!strcmp(row->name, "reset"))
+		pci_unbind(bdf);
+	pci_bind(bdf);
+	/* Pages are made anew. */
+	close(fd);
+	fd = open_gpu();
+	late = begin(fd, &vram);
+	CHECK_EQ(late_end(late), LATE_BYTES);
+	CHECK(all_are(vram.addr, LATE_BYTES, 0));
+	CHECK(all_are(vram.addr + LATE_BYTES, MIB - LATE_BYTES, 0x51));
+}
