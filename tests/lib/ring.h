@@ -15,8 +15,8 @@ struct ring {
 };
 
 /*
- * Makes a ring and registers the buffer, if it is not NULL: that pins it until ring_close(). Skips the test if the
- * kernel has no io_uring.
+ * Makes a ring and registers the buffer, if that is not NULL, which pins it until ring_close().
+ * Skips the test if the kernel has no io_uring.
  */
 struct ring ring_new(void *buffer, size_t length);
 void ring_close(struct ring *ring);

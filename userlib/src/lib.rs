@@ -259,6 +259,7 @@ pub use memory::allocation::Allocation;
 pub use memory::buffer::{Buffer, Pages};
 pub use memory::cache::{Cache, Cached};
 pub use memory::completion_ring::CompletionRing;
+pub use memory::direct::{Detour, Transferred};
 pub use memory::dmabuf::DmaBuf;
 pub use memory::element::Element;
 pub use memory::file::FilePart;

@@ -8,6 +8,7 @@ mod cache;
 mod command;
 mod demo;
 mod device;
+mod direct;
 mod doctor;
 mod documents;
 mod failure;
@@ -109,6 +110,8 @@ const TESTS: &[Test] = tests! {
         cache_keeps_its_limit
         cache_makes_way
         cache_gives_back_what_the_user_may_not_lock;
+    direct:
+        files_go_straight_into_vram;
     files:
         file_is_shared_with_the_device
         file_errors_say_what_to_do

@@ -36,6 +36,7 @@ pub struct AllocOptions {
     write_combined: bool,
     node: Option<u32>,
     pub(crate) portable: bool,
+    p2pdma: bool,
 }
 
 impl AllocOptions {
@@ -81,6 +82,9 @@ impl AllocOptions {
         }
         if self.portable {
             flags |= abi::PINMAP_ALLOC_PORTABLE;
+        }
+        if self.p2pdma {
+            flags |= abi::PINMAP_ALLOC_P2PDMA;
         }
         abi::pinmap_alloc {
             flags,
@@ -166,6 +170,31 @@ impl Accelerator {
     /// `ENODEV`: the device is gone.
     pub fn alloc_vram<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
         Allocation::new(self.device(), count, Place::Vram, AllocOptions::new())
+    }
+
+    /// Allocates memory of the device as [`alloc_vram`](Self::alloc_vram) does, with P2PDMA pages:
+    /// a disk reads and writes it by itself, as [`Allocation::read_into`] and `read()` of a file
+    /// with `O_DIRECT` have it. Such pages take a 64th of the memory's size from the host, so that
+    /// this is for what files are read into.
+    ///
+    /// ```no_run
+    /// # use pinmap::{accelerator::Accelerator, Detour, Result};
+    /// # fn f(gpu: &Accelerator, file: &std::fs::File) -> Result<()> {
+    /// let mut weights = gpu.alloc_vram_p2pdma::<f32>(1 << 20)?;
+    /// weights.read_into(0..1 << 20, file, 0, Detour::Refuse)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc_vram`](Self::alloc_vram); `EOPNOTSUPP`: the kernel has no P2PDMA, or none for
+    /// this device; `EBUSY`: somebody else has taken a page of the device's memory by sysfs.
+    pub fn alloc_vram_p2pdma<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
+        let options = AllocOptions {
+            p2pdma: true,
+            ..AllocOptions::new()
+        };
+        Allocation::new(self.device(), count, Place::Vram, options)
     }
 }
 

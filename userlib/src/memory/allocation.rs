@@ -145,11 +145,14 @@ impl<T: Element> Allocation<T> {
     }
 
     fn all(&self) -> DeviceSlice<'_, T> {
-        let view = match &self.memory {
+        DeviceSlice::new(&self.device, self.view(), self.device_addr, self.len)
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        match &self.memory {
             Mapped::Host(memory) => View::Host(memory.words()),
             Mapped::Vram(vram) => View::Vram(vram),
-        };
-        DeviceSlice::new(&self.device, view, self.device_addr, self.len)
+        }
     }
 
     /// Borrows the elements exclusively as a slice that the device can write.

@@ -15,6 +15,7 @@ pub(crate) mod buffer;
 pub(crate) mod cache;
 pub(crate) mod completion_ring;
 mod deref;
+pub(crate) mod direct;
 pub(crate) mod dmabuf;
 pub(crate) mod element;
 pub(crate) mod file;

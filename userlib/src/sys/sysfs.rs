@@ -78,6 +78,40 @@ impl Sysfs {
         }
         Ok(None)
     }
+
+    /// Says, as a sentence, what is between the block device with this number ("MAJOR:MINOR") and a
+    /// PCI function, through which one would reach the memory of the other.
+    pub(crate) fn between(&self, number: &str, pci: PciAddress) -> Option<String> {
+        let block = fs::canonicalize(self.root.join("dev/block").join(number)).ok()?;
+        let function = self.root.join("bus/pci/devices").join(pci.to_string());
+        let function = fs::canonicalize(function).ok()?;
+        let disk = block
+            .ancestors()
+            .find(|path| address_of(path).is_some())
+            .filter(|disk| *disk != function);
+        let Some(disk) = disk else {
+            return Some("the disk is not one of a PCI function that reads by itself".into());
+        };
+        let bridge = disk.ancestors().find(|path| function.starts_with(path))?;
+        let disk = address_of(disk)?;
+        Some(match address_of(bridge) {
+            Some(address) => format!(
+                "between the disk {disk} and the device {pci} is the bridge {address} ({})",
+                ids(bridge)?
+            ),
+            // The directory of a host bridge is "pciDOMAIN:BUS", and it is a function itself.
+            None => {
+                let name = bridge.file_name()?.to_str()?.strip_prefix("pci");
+                let host = name.map(|bus| bridge.join(format!("{bus}:00.0")));
+                let ids = host.and_then(|host| ids(&host));
+                format!(
+                    "between the disk {disk} and the device {pci} is only the host bridge ({}), \
+                     of which the kernel must know that it passes accesses between devices on",
+                    ids.unwrap_or("unknown".into())
+                )
+            }
+        })
+    }
 }
 
 /// The number N in `pinmapN`.
@@ -97,12 +131,25 @@ fn node(number: u32) -> PathBuf {
 fn function_of(device: &Path) -> Option<(PciAddress, (u16, u16))> {
     let path = fs::canonicalize(device).ok()?;
     let function = path.parent()?.parent()?;
-    let pci = function.file_name()?.to_str()?.parse().ok()?;
+    Some((address_of(function)?, ids_of(function)?))
+}
+
+/// The PCI address that a directory is named after.
+fn address_of(function: &Path) -> Option<PciAddress> {
+    function.file_name()?.to_str()?.parse().ok()
+}
+
+fn ids_of(function: &Path) -> Option<(u16, u16)> {
     let id = |name| -> Option<u16> {
         let text = fs::read_to_string(function.join(name)).ok()?;
         u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
     };
-    Some((pci, (id("vendor")?, id("device")?)))
+    Some((id("vendor")?, id("device")?))
+}
+
+/// The ids of a function, as `lspci` prints them.
+fn ids(function: &Path) -> Option<String> {
+    ids_of(function).map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"))
 }
 
 #[cfg(test)]
@@ -183,6 +230,35 @@ mod tests {
         assert_eq!(node_of("0000:00:11.0").expect("nothing"), None);
         let error = node_of("0000:00:12.0").expect_err("no such function");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_bridge_is_named() {
+        let fake = Fake::new();
+        let root = &fake.0.root;
+        fake.function("0000:00:00.0", None);
+        fake.function("0000:00:10.0", None);
+        fake.function("0000:00:1a.0", None);
+        for (number, disk) in [
+            ("259:1", "0000:00:1a.0/0000:01:00.0/nvme/nvme0/nvme0n1"),
+            ("259:2", "0000:00:10.0/0000:02:00.0/nvme/nvme1/nvme1n1/p1"),
+        ] {
+            let disk = root.join("devices/pci0000:00").join(disk);
+            fs::create_dir_all(&disk).expect("a directory");
+            fs::create_dir_all(root.join("dev/block")).expect("a directory");
+            symlink(&disk, root.join("dev/block").join(number)).expect("a link");
+        }
+        let device = root.join("devices/pci0000:00/0000:00:10.0/0000:03:00.0");
+        fs::create_dir_all(&device).expect("a directory");
+        symlink(&device, root.join("bus/pci/devices/0000:03:00.0")).expect("a link");
+        let said = |number| fake.0.between(number, pci("0000:03:00.0"));
+        let wanted = "between the disk 0000:01:00.0 and the device 0000:03:00.0 is only the host \
+                      bridge (1234:11e8), ";
+        assert!(said("259:1").is_some_and(|said| said.starts_with(wanted)));
+        let wanted = "between the disk 0000:02:00.0 and the device 0000:03:00.0 is the bridge \
+                      0000:00:10.0 (1234:11e8)";
+        assert_eq!(said("259:2").as_deref(), Some(wanted));
+        assert_eq!(said("8:0"), None);
     }
 
     #[test]

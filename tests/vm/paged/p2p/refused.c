@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What is refused, and by whom. */
+/* Calls that are refused, and by whom. */
 #define _GNU_SOURCE
 #include "p2p.h"
 
@@ -57,7 +57,7 @@ TEST(is_vram, .smoke = true)
 	struct gpu_memory vram = gpu_alloc(fd, P2PDMA, HUGE);
 	struct gpu_queue queue = queue_new(fd);
 	struct pinmap_query query = query_addr(fd, vram.addr);
-	char *seen = anon(HUGE / PAGE), entry[256];
+	char *seen = anon(HUGE / PAGE);
 
 	CHECK_EQ(query.out_kind, PINMAP_BUFFER_VRAM);
 	/* Nobody but the driver gives it out. */
@@ -67,8 +67,6 @@ TEST(is_vram, .smoke = true)
 	gpu_fill(&queue, vram.addr, HUGE, 0x41);
 	CHECK(all_are(vram.addr, HUGE, 0x41));
 	memset(vram.addr + PAGE, 0x42, PAGE);
-	if (user_entry(vram.addr, entry))
-		CHECK(is_write_combined(entry));
 	/* Copies of the kernel's */
 	CHECK_EQ(SYS(pwrite(file, vram.addr, HUGE, 0)), HUGE);
 	CHECK_EQ(SYS(pread(file, seen, HUGE, 0)), HUGE);
@@ -81,6 +79,19 @@ TEST(is_vram, .smoke = true)
 	SYS(mprotect(vram.addr, PAGE, PROT_READ | PROT_WRITE));
 	CHECK_EQ(touch_write(vram.addr), 0);
 	CHECK_EQ(mremap(vram.addr, HUGE, 2 * HUGE, MREMAP_MAYMOVE), MAP_FAILED);
+}
+
+/* The kernel's own mapping has the same memory type. */
+TEST(write_combined)
+{
+	struct gpu_memory vram = gpu_alloc(open_gpu(), P2PDMA, HUGE);
+	char entry[256];
+
+	CHECK_EQ(touch_write(vram.addr), 0);
+	CHECK(user_entry(vram.addr, entry));
+	CHECK(is_write_combined(entry));
+	CHECK(kernel_entry(page_frame(vram.addr), entry));
+	CHECK(is_write_combined(entry));
 }
 
 /* Whoever takes a reference of pages and does not ask for such ones gets none. */
