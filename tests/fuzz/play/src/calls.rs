@@ -389,7 +389,7 @@ const DRIVER: &[Call] = ioctls! {
         -> [], 2;
     PINMAP_CMD_RESET pinmap_reset [flags: NONE] -> [], 2;
     PINMAP_CMD_ALLOC pinmap_alloc [flags: Kind::Flags(&[("VRAM", 1), ("WRITE_COMBINED", 2),
-        ("NODE", 4), ("PORTABLE", 8)]), length: LENGTH, node: SMALL]
+        ("NODE", 4), ("PORTABLE", 8), ("P2PDMA", 16)]), length: LENGTH, node: SMALL]
         -> [out_handle: Handle, out_offset: Offset], 8;
     PINMAP_CMD_EXPORT pinmap_export [flags: Kind::Flags(&[("WRITE", 1), ("BAR", 2)]),
         handle: HANDLE, length: Kind::Number(&[0, 0x1000])] -> [out_fd: DmaBuf], 4;

@@ -213,7 +213,7 @@ const struct command commands[NR_COMMANDS] = {
 	COMMAND("set_eventfd", PINMAP_SET_EVENTFD, pinmap_set_eventfd,
 		RESERVED(pinmap_set_eventfd), .fill = fill_eventfd),
 	COMMAND("reset", PINMAP_RESET, pinmap_reset, .fill = fill_nothing),
-	COMMAND("alloc", PINMAP_ALLOC, pinmap_alloc, .flags = 15, RESERVED(pinmap_alloc),
+	COMMAND("alloc", PINMAP_ALLOC, pinmap_alloc, .flags = 31, RESERVED(pinmap_alloc),
 		.writes_back = true, .fill = fill_alloc),
 	COMMAND("export", PINMAP_EXPORT, pinmap_export, .flags = PINMAP_EXPORT_WRITE,
 		RESERVED(pinmap_export), .writes_back = true, .fill = fill_export),
