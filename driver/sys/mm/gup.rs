@@ -154,7 +154,7 @@ impl Chunk {
         let got = unsafe {
             bindings::pin_user_pages_fast(address as usize, want as ffi::c_int, flags, room)
         };
-        if got == -(bindings::EREMOTEIO as ffi::c_int) {
+        if got.wrapping_neg() == bindings::EREMOTEIO as ffi::c_int {
             // A P2PDMA page, of which there are no long-term pins. `explain` finds it again.
             return Err(EFAULT);
         }
