@@ -1047,6 +1047,17 @@ struct pinmap_memory *pinmap_alloc_vram(const struct pinmap_device *device,
                                         size_t length);
 
 /**
+ * Allocates memory of the device's own as pinmap_alloc_vram() does, with P2PDMA pages: a disk
+ * reads and writes it by itself, when it is a buffer for pread() and pwrite() of a file that is
+ * open with O_DIRECT, or for io_uring.
+ *
+ * Errors: EOPNOTSUPP, the device or the kernel has no such pages; EBUSY, somebody else has one of
+ * the device's; otherwise as for pinmap_alloc_vram().
+ */
+struct pinmap_memory *pinmap_alloc_vram_p2pdma(const struct pinmap_device *device,
+                                               size_t length);
+
+/**
  * Allocates managed memory: ordinary memory of the program, that the device reaches at the same
  * address. Its pages move to where they are used.
  *

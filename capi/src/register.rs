@@ -182,6 +182,28 @@ pub unsafe extern "C" fn pinmap_alloc_vram(device: *const Device, length: usize)
     })
 }
 
+/// Allocates memory of the device's own as pinmap_alloc_vram() does, with P2PDMA pages: a disk
+/// reads and writes it by itself, when it is a buffer for pread() and pwrite() of a file that is
+/// open with O_DIRECT, or for io_uring.
+///
+/// Errors: EOPNOTSUPP, the device or the kernel has no such pages; EBUSY, somebody else has one of
+/// the device's; otherwise as for pinmap_alloc_vram().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_alloc_vram_p2pdma(
+    device: *const Device,
+    length: usize,
+) -> *mut Memory {
+    make(|| {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        let accelerator = device.accelerator()?;
+        Ok(Memory(pinmap_dynamic::Memory::alloc_vram_p2pdma(
+            accelerator,
+            length,
+        )?))
+    })
+}
+
 /// Allocates managed memory: ordinary memory of the program, that the device reaches at the same
 /// address. Its pages move to where they are used.
 ///

@@ -91,6 +91,16 @@ impl Memory {
         Ok(Self::allocated(accelerator.device(), memory))
     }
 
+    /// Allocates memory of the device's own, with P2PDMA pages.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Accelerator::alloc_vram_p2pdma`].
+    pub fn alloc_vram_p2pdma(accelerator: &Accelerator, len: usize) -> Result<Arc<Self>> {
+        let memory = accelerator.alloc_vram_p2pdma(len)?;
+        Ok(Self::allocated(accelerator.device(), memory))
+    }
+
     /// Imports a dma-buf.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::sys::sysfs::Sysfs;
 /// Bytes copied at a time where the host's memory is in between.
 const PIECE: usize = 1 << 20;
 
-/// What to do where a disk cannot transfer to or from the memory by itself, for instance because
+/// The way of bytes where a disk cannot transfer to or from the memory by itself, for instance because
 /// the bus does not let it reach the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Detour {
@@ -35,9 +35,9 @@ pub enum Detour {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Transferred {
-    /// All of them; fewer than were asked for if the file ends.
+    /// All bytes; fewer than were asked for if the file ends.
     pub bytes: usize,
-    /// Those that the disk has transferred by itself.
+    /// Bytes that the disk has transferred by itself.
     pub direct: usize,
 }
 

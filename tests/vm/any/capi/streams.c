@@ -46,6 +46,27 @@ TEST(stream_copies_and_computes, .smoke = true)
 	pinmap_close(gpu);
 }
 
+/* The CPU's system calls copy such memory, too; a disk does what the tests p2p: show. */
+TEST(vram_with_pages)
+{
+	struct pinmap_device *gpu = capi_gpu();
+	struct pinmap_stream *stream = MADE(pinmap_stream_create(gpu, NULL));
+	struct pinmap_memory *vram = MADE(pinmap_alloc_vram_p2pdma(gpu, 3 * PAGE));
+	int file = SYS(memfd_create("vram", MFD_CLOEXEC));
+	char *seen = capi_pages(3);
+
+	DONE(pinmap_stream_fill(stream, vram, 0, 3 * PAGE, 0x61, 1));
+	DONE(pinmap_stream_synchronize(stream, -1));
+	CHECK_EQ(SYS(pwrite(file, pinmap_address(vram), 3 * PAGE, 0)), 3 * PAGE);
+	CHECK_EQ(SYS(pread(file, seen, 3 * PAGE, 0)), 3 * PAGE);
+	for (size_t i = 0; i < 3 * PAGE; i++)
+		CHECK_EQ(seen[i], 0x61);
+	close(file);
+	DONE(pinmap_release(vram));
+	DONE(pinmap_stream_destroy(stream));
+	pinmap_close(gpu);
+}
+
 TEST(fill_has_a_width)
 {
 	struct pinmap_device *gpu = capi_gpu();
