@@ -20,8 +20,8 @@ use crate::sys::sysfs::Sysfs;
 /// Bytes copied at a time where the host's memory is in between.
 const PIECE: usize = 1 << 20;
 
-/// The way of bytes where a disk cannot transfer to or from the memory by itself, for instance because
-/// the bus does not let it reach the device.
+/// The way of bytes where a disk cannot transfer to or from the memory by itself, for instance
+/// because the bus does not let it reach the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Detour {
     /// Fail, with the reason.
