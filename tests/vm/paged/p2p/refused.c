@@ -50,6 +50,20 @@ TEST(small_bar)
 	CHECK_OK(try_alloc(fd, PINMAP_ALLOC_VRAM, PAGE, &args));
 }
 
+/* Pages are made when a program asks for them, and not before, for as much as it needs. */
+TEST(only_if_asked_for)
+{
+	int fd;
+
+	need_gpu();
+	gpu_rebind();
+	fd = open_gpu();
+	gpu_alloc(fd, PINMAP_ALLOC_VRAM, MIB);
+	CHECK_EQ(file_number(pci_path(need_gpu(), "p2pmem/size"), 0), 0);
+	gpu_alloc(fd, P2PDMA, PAGE);
+	CHECK_EQ(file_number(pci_path(need_gpu(), "p2pmem/size"), 0), 128 * MIB);
+}
+
 /* Without a disk it is VRAM as any other: the CPU and the device see the same. */
 TEST(is_vram, .smoke = true)
 {
