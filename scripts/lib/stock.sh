@@ -70,24 +70,26 @@ stock_fetch() {
 			"${STOCK_MODULES[@]}"
 }
 
-# stock_nvme_ensure: sets MORE_MODULES to a directory with Debian's own driver for NVMe, beside
-# which the crate pinmap-nvme is tested.
-stock_nvme_ensure() {
-	MORE_MODULES=$RESULTS/nvme/${KDIR##*/}
-	[ -e "$MORE_MODULES" ] || locked "nvme-${KDIR##*/}" stock_nvme_make
-	# Where it cannot be fetched, the tests do without.
+# stock_more_ensure NAME MODULE...: sets MORE_MODULES to a directory with more of Debian's modules,
+# which is kept by that name: beside the driver for NVMe the crate pinmap-nvme is tested, and those
+# for networks are for machines in one.
+stock_more_ensure() {
+	MORE_MODULES=$RESULTS/$1/${KDIR##*/}
+	[ -e "$MORE_MODULES" ] || locked "$1-${KDIR##*/}" stock_more_make "$@"
+	# Where they cannot be fetched, the tests do without.
 	[ -e "$MORE_MODULES" ] || MORE_MODULES=
 	[ -z "$MORE_MODULES" ] || touch "$MORE_MODULES"
 }
 
-stock_nvme_make() {
+stock_more_make() { # NAME MODULE...
 	[ ! -e "$MORE_MODULES" ] || return 0
-	local dir=$BUILDS/nvme
+	local dir=$BUILDS/$1
 	KREL=$(ls "$KDIR/modules/lib/modules")
 	rm -rf "$dir"
 	mkdir -p "$dir"/{debs,unpacked}
-	STEP_LOG=$CACHE/logs/nvme-${KDIR##*/}.log
-	if step "$STEP_LOG" "fetching the modules of $KREL" last_line stock_nvme_fetch "$dir"; then
+	STEP_LOG=$CACHE/logs/$1-${KDIR##*/}.log
+	if step "$STEP_LOG" "fetching the modules of $KREL" last_line \
+		stock_more_fetch "$dir" "${@:2}"; then
 		keep "$dir/modules" "$MORE_MODULES" 3
 	else
 		say "cannot fetch the modules of $KREL: $(root_cause) (log: $STEP_LOG)"
@@ -95,14 +97,14 @@ stock_nvme_make() {
 	rm -rf "$dir"
 }
 
-stock_nvme_fetch() { # DIRECTORY
+stock_more_fetch() { # DIRECTORY MODULE...
 	local in_cache=/cache${1#"$CACHE"} modules=lib/modules/$KREL
 	apt_download "$in_cache/debs" "linux-modules-$KREL=$RELEASE" &&
 		in_root sh -c "dpkg-deb -x $in_cache/debs/*.deb $in_cache/unpacked" &&
 		cp "$KDIR/modules/$modules"/modules.{builtin,builtin.modinfo,order} \
 			"$1/unpacked/usr/$modules/" &&
-		in_root bash /src/scripts/lib/stock-modules.sh "$in_cache" "$KREL" nvme &&
-		# It is not to be loaded from the beginning.
+		in_root bash /src/scripts/lib/stock-modules.sh "$in_cache" "$KREL" "${@:2}" &&
+		# They are not to be loaded from the beginning.
 		rm "$1/modules/load"
 }
 
