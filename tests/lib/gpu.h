@@ -59,6 +59,10 @@ enum gpu_register {
 	GPU_INT_ENABLE = 0x0208,
 	GPU_INV_DONE = 0x0420,
 	GPU_PAGING_DONE = 0x0620,
+	/* Of the first engine; those of the next are so much further. */
+	GPU_ENGINE_HOST_READ = 0x7000,
+	GPU_ENGINE_VRAM_READ = 0x7010,
+	GPU_ENGINE_STRIDE = 0x80,
 	GPU_LOSE_INTERRUPTS = 0xa000,
 	GPU_DELAY_NS = 0xa008,
 	GPU_STUCK = 0xa028,

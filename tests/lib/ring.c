@@ -3,6 +3,7 @@
 #include "ring.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -48,26 +49,40 @@ void ring_close(struct ring *ring)
 	SYS(close(ring->fd));
 }
 
+/* Submits an entry, and waits for so many completions. */
+static void submit(struct ring *ring, struct io_uring_sqe entry, unsigned int completions)
+{
+	uint32_t *tail = (uint32_t *)(ring->submissions + ring->params.sq_off.tail);
+	uint32_t index =
+		*tail & *(uint32_t *)(ring->submissions + ring->params.sq_off.ring_mask);
+
+	ring->entries[index] = entry;
+	((uint32_t *)(ring->submissions + ring->params.sq_off.array))[index] = index;
+	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+	CHECK_EQ(SYS(syscall(SYS_io_uring_enter, ring->fd, 1, completions, IORING_ENTER_GETEVENTS,
+			     NULL, 0)),
+		 1);
+}
+
+/* The next completion, which stays where it is until something else is submitted. */
+static const struct io_uring_cqe *completion(struct ring *ring)
+{
+	uint32_t *head = (uint32_t *)(ring->completions + ring->params.cq_off.head),
+		 mask = *(uint32_t *)(ring->completions + ring->params.cq_off.ring_mask);
+	uint32_t at = *head;
+
+	__atomic_store_n(head, at + 1, __ATOMIC_RELEASE);
+	return (struct io_uring_cqe *)(ring->completions + ring->params.cq_off.cqes) + (at & mask);
+}
+
 void ring_transfer(struct ring *ring, uint8_t opcode, int file, const void *addr,
 		   uint32_t length)
 {
-	uint32_t *tail = (uint32_t *)(ring->submissions + ring->params.sq_off.tail),
-		 *head = (uint32_t *)(ring->completions + ring->params.cq_off.head);
-	uint32_t index =
-		*tail & *(uint32_t *)(ring->submissions + ring->params.sq_off.ring_mask);
-	struct io_uring_cqe *entry;
-
-	ring->entries[index] = (struct io_uring_sqe){
-		.opcode = opcode, .fd = file, .addr = (uintptr_t)addr, .len = length, .buf_index = 0
-	};
-	((uint32_t *)(ring->submissions + ring->params.sq_off.array))[index] = index;
-	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
-	CHECK_EQ(SYS(syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0)),
-		 1);
-	entry = (struct io_uring_cqe *)(ring->completions + ring->params.cq_off.cqes) +
-		(*head & *(uint32_t *)(ring->completions + ring->params.cq_off.ring_mask));
-	CHECK_EQ(entry->res, length);
-	__atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+	submit(ring,
+	       (struct io_uring_sqe){
+		       .opcode = opcode, .fd = file, .addr = (uintptr_t)addr, .len = length },
+	       1);
+	CHECK_EQ(completion(ring)->res, length);
 }
 
 void ring_read(struct ring *ring, int file, void *addr, uint32_t length)
@@ -78,4 +93,26 @@ void ring_read(struct ring *ring, int file, void *addr, uint32_t length)
 void ring_write(struct ring *ring, int file, const void *addr, uint32_t length)
 {
 	ring_transfer(ring, IORING_OP_WRITE_FIXED, file, addr, length);
+}
+
+uint32_t ring_send_zc(struct ring *ring, int socket, const void *addr, uint32_t length)
+{
+	const struct io_uring_cqe *sent, *told;
+
+	submit(ring,
+	       (struct io_uring_sqe){
+		       .opcode = IORING_OP_SEND_ZC,
+		       .ioprio = IORING_RECVSEND_FIXED_BUF | IORING_SEND_ZC_REPORT_USAGE,
+		       .fd = socket,
+		       .addr = (uintptr_t)addr,
+		       .len = length,
+		       .msg_flags = MSG_WAITALL,
+	       },
+	       2);
+	sent = completion(ring);
+	CHECK_EQ(sent->res, length);
+	CHECK(sent->flags & IORING_CQE_F_MORE);
+	told = completion(ring);
+	CHECK(told->flags & IORING_CQE_F_NOTIF);
+	return told->res;
 }

@@ -28,4 +28,10 @@ void ring_transfer(struct ring *ring, uint8_t opcode, int file, const void *addr
 void ring_read(struct ring *ring, int file, void *addr, uint32_t length);
 void ring_write(struct ring *ring, int file, const void *addr, uint32_t length);
 
+/*
+ * Sends a part of the buffer by a connection, without a copy, and waits until the memory may be
+ * written again. Returns what the kernel then says of it: 0 or IORING_NOTIF_USAGE_ZC_COPIED.
+ */
+uint32_t ring_send_zc(struct ring *ring, int socket, const void *addr, uint32_t length);
+
 #endif
