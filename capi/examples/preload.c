@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Gives a program that knows nothing of accelerators memory that one of them reaches: whatever it
+ * allocates by posix_memalign(), from 64 KiB on. Benchmarks of networks get their buffers so.
+ *
+ * cc -shared -fPIC -o preload.so preload.c $(pkg-config --cflags --libs pinmap)
+ * LD_PRELOAD=./preload.so UCX_ALLOC_PRIO=heap ucx_perftest ...
+ *
+ * At its end the program says how much it got.
+ */
+#include <pinmap.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LEAST = 64 * 1024, MOST = 256 };
+
+/* The C library's own, by names that nothing takes the place of. */
+void *__libc_memalign(size_t alignment, size_t length);
+void __libc_free(void *address);
+
+static struct pinmap_device *device;
+static struct pinmap_memory *pieces[MOST];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t given, count;
+/* In libpinmap, whose own memory is the C library's. */
+static __thread int inside;
+
+static void *give(size_t alignment, size_t length)
+{
+	struct pinmap_memory *memory;
+	void *address = NULL;
+	size_t i = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!device)
+		device = pinmap_find_accelerator();
+	while (i < MOST && pieces[i])
+		i++;
+	memory = i < MOST ? pinmap_alloc(device, length, NULL) : NULL;
+	if (memory && (uintptr_t)pinmap_address(memory) % alignment == 0) {
+		address = pinmap_address(memory);
+		pieces[i] = memory;
+		__atomic_store_n(&count, count + 1, __ATOMIC_RELEASE);
+		given += length;
+	} else {
+		pinmap_release(memory);
+	}
+	pthread_mutex_unlock(&lock);
+	return address;
+}
+
+int posix_memalign(void **address, size_t alignment, size_t length)
+{
+	*address = NULL;
+	if (length >= LEAST && !inside) {
+		inside = 1;
+		*address = give(alignment, length);
+		inside = 0;
+	}
+	if (!*address)
+		*address = __libc_memalign(alignment, length);
+	return *address ? 0 : ENOMEM;
+}
+
+static struct pinmap_memory *take(void *address)
+{
+	struct pinmap_memory *memory = NULL;
+
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < MOST && !memory; i++) {
+		if (pieces[i] && pinmap_address(pieces[i]) == address) {
+			memory = pieces[i];
+			pieces[i] = NULL;
+			__atomic_store_n(&count, count - 1, __ATOMIC_RELEASE);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return memory;
+}
+
+void free(void *address)
+{
+	struct pinmap_memory *memory = NULL;
+
+	/* All that is given is whole pages. */
+	if (!inside && address && (uintptr_t)address % 4096 == 0 &&
+	    __atomic_load_n(&count, __ATOMIC_ACQUIRE)) {
+		inside = 1;
+		memory = take(address);
+		pinmap_release(memory);
+		inside = 0;
+	}
+	if (!memory)
+		__libc_free(address);
+}
+
+__attribute__((destructor)) static void tell(void)
+{
+	if (given)
+		fprintf(stderr, "memory of the accelerator's driver: %zu bytes\n", given);
+}
