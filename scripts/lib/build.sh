@@ -236,6 +236,57 @@ sanitized_make() { # FROM
 	keep "$to/programs" "$PROGRAMS" 10
 }
 
+# cluster_build: builds what is for machines in a network, with the Debian system's libraries, and
+# sets CLUSTER: a directory with tests/, libpinmap, the module for Python, examples, and a key of
+# ssh.
+cluster_build() {
+	local content
+	system_ensure
+	content=$({
+		build_key
+		echo "$SYSTEM"
+		content_of "$TREE" '^\./(Cargo|README\.md$)' '^\./(userlib|capi|include|python)/' \
+			'^\./tests/(Makefile|lib/|runner/|vm/cluster/)'
+	} | hash_of)
+	CLUSTER=$RESULTS/cluster/$content
+	[ -e "$CLUSTER" ] || locked "cluster-${BUILDS##*/}" cluster_make
+	touch -c "$CLUSTER"
+}
+
+cluster_make() {
+	[ ! -e "$CLUSTER" ] || return 0
+	local to=$BUILDS/cluster library wheel
+	library=$("$TREE/scripts/capi") && wheel=$("$TREE/scripts/python") || exit
+	rm -rf "$to"
+	mkdir -p "$to"
+	STEP_LOG=$BUILDS/cluster.log
+	step "$STEP_LOG" "building what is for machines in a network" last_line \
+		cluster_compile "/cache${library#"$CACHE"}" "/cache${to#"$CACHE"}" \
+		"/cache${wheel#"$CACHE"}" || {
+		cat "$STEP_LOG" >&2
+		die "what is for machines in a network cannot be built"
+	}
+	keep "$to" "$CLUSTER" 4
+}
+
+cluster_compile() { # LIBRARY TO WHEEL
+	# shellcheck disable=SC2016
+	in_system bash -ec '
+		make -s -C /src/tests CLUSTER=1 "OUT=$2/tests" "-j$(nproc)"
+		make -s -C /src/capi "OUT=$1" "CARGO_TARGET_DIR=${1%/*}/cargo" CARGO=true \
+			"prefix=$2" install
+		export PKG_CONFIG_PATH=$2/lib/pkgconfig
+		mpicc -O2 -Wall -Wextra -Werror -o "$2/mpi" /src/capi/examples/mpi.c \
+			$(pkg-config --cflags --libs pinmap) "-Wl,-rpath,/run/vm/cluster/lib"
+		cc -O2 -Wall -Wextra -Werror -shared -fPIC -o "$2/preload.so" \
+			/src/capi/examples/preload.c $(pkg-config --cflags --libs pinmap) \
+			"-Wl,-rpath,/run/vm/cluster/lib"
+		python3 -m zipfile -e "$3" "$2/python"
+		ssh-keygen -q -t ed25519 -N "" -C "" -f "$2/key"
+		rm -rf "$2/tests/.obj"
+	' bash "$@"
+}
+
 # The compiler has sanitizers behind a switch that only RUSTC_BOOTSTRAP turns on; their runtime is
 # GCC's.
 sanitized_compile() { # TO

@@ -14,14 +14,16 @@ ROOT_PACKAGES=(
 	ca-certificates
 )
 ROOT_BACKPORTS=(qemu-system-x86)
-# Packages for making and trying the Debian packages, the C library and the Python module, and for
-# proofs.
+# Packages for making and trying the Debian packages, the C library and the Python module, for
+# proofs, and for machines in a network.
 SYSTEM_PACKAGES=(
 	build-essential debhelper dh-dkms dkms lintian fakeroot
 	pkgconf valgrind abigail-tools cbindgen
 	python3-maturin python3-numpy python3-pytest python3-matplotlib
 	ovmf python3-virt-firmware
 	cbmc wabt libstd-rust-dev-wasm32
+	iproute2 openssh-server libibverbs-dev ibverbs-providers ibverbs-utils perftest
+	ucx-utils openmpi-bin libopenmpi-dev python3-mpi4py
 )
 
 root_key() {

@@ -60,7 +60,8 @@ struct listed *list_tests(const char *directory)
 
 	if (devices && (!strcmp(devices, "testgpu") || !strcmp(devices, "all")))
 		ours = "paged";
-	else if (devices && (!strcmp(devices, "nvme") || !strcmp(devices, "xdma")))
+	else if (devices && (!strcmp(devices, "nvme") || !strcmp(devices, "xdma") ||
+			     !strcmp(devices, "cluster")))
 		ours = devices;
 	snprintf(path, sizeof(path), "%s/programs", directory);
 	programs = fopen(path, "re");

@@ -37,8 +37,8 @@ struct listed {
 
 /*
  * Lists the tests of the programs in @directory that fit the machine's devices. The file "programs"
- * there has a line for each program, in the order in which they run: "flat", "paged" or "any" (the
- * devices that it is for), and its name.
+ * there has a line for each program, in the order in which they run: the devices that it is for
+ * (such as "flat", "paged" or "any"), and its name.
  */
 struct listed *list_tests(const char *directory);
 

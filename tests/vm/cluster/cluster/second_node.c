@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* The other machine has none of what the tests pinned there: the last test. */
+#define _GNU_SOURCE
+#include "cluster.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const splats[] = {
+#include "runner/complaints.h"
+};
+
+TEST(second_node_is_clean, .smoke = true)
+{
+	char *output;
+
+	need_second_node();
+	output = said("ssh node2 dmesg");
+	for (size_t i = 0; i < ARRAY_SIZE(splats); i++)
+		if (strstr(output, splats[i]))
+			FAIL("the log of node2 has \"%s\"", splats[i]);
+	free(output);
+	output = said("ssh node2 cat /proc/vmstat");
+	CHECK_EQ(number_behind(output, "nr_foll_pin_acquired "),
+		 number_behind(output, "nr_foll_pin_released "));
+	free(output);
+}
