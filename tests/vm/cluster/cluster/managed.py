@@ -3,6 +3,7 @@
 
 import pinmap
 from mpi4py import MPI
+
 comm = MPI.COMM_WORLD
 gpu = pinmap.find_accelerator()
 with gpu.alloc_managed(1 << 20, "uint8") as memory:
