@@ -228,8 +228,8 @@ impl Execution<'_> {
                 port.store(va, |_| value)?;
                 fence = true;
             }
-            Packet::FenceWait { va, value } => {
-                if port.load(va)? < value {
+            Packet::FenceWait { va, until } => {
+                if !until.is_met(port.load(va)?) {
                     return Ok(Outcome::Waiting);
                 }
             }

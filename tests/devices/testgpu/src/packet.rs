@@ -40,7 +40,7 @@ pub enum Packet {
     },
     FenceWait {
         va: u64,
-        value: u64,
+        until: Condition,
     },
     Timestamp {
         va: u64,
@@ -48,6 +48,28 @@ pub enum Packet {
         packet: bool,
     },
     Interrupt,
+}
+
+/// Condition of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Condition {
+    AtLeast(u64),
+    Equal(u64),
+    And(u64),
+    Nor(u64),
+}
+
+impl Condition {
+    /// Whether the bytes in memory meet it.
+    pub fn is_met(self, bytes: u64) -> bool {
+        match self {
+            Condition::AtLeast(value) => bytes >= value,
+            Condition::Equal(value) => bytes == value,
+            Condition::And(value) => bytes & value != 0,
+            Condition::Nor(value) => !(bytes | value) != 0,
+        }
+    }
 }
 
 /// Place of a kernel's arguments.
@@ -91,7 +113,8 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
         regs::COPY => (regs::COPY_ENGINE_0 | regs::COPY_ENGINE_1, 3),
         regs::FILL => (3, 3),
         regs::LAUNCH => (regs::LAUNCH_INDIRECT, if flags == 0 { 7 } else { 1 }),
-        regs::FENCE_WRITE | regs::FENCE_WAIT => (0, 2),
+        regs::FENCE_WRITE => (0, 2),
+        regs::FENCE_WAIT => (regs::FENCE_WAIT_NOR, 2),
         regs::TIMESTAMP => (regs::TIMESTAMP_PACKET, 1),
         _ => return Err(Reason::BadOpcode),
     };
@@ -149,7 +172,13 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
             if opcode == regs::FENCE_WRITE {
                 Packet::FenceWrite { va: a, value: b }
             } else {
-                Packet::FenceWait { va: a, value: b }
+                let until = match flags {
+                    regs::FENCE_WAIT_EQ => Condition::Equal(b),
+                    regs::FENCE_WAIT_AND => Condition::And(b),
+                    regs::FENCE_WAIT_NOR => Condition::Nor(b),
+                    _ => Condition::AtLeast(b),
+                };
+                Packet::FenceWait { va: a, until }
             }
         }
     })
@@ -261,8 +290,20 @@ mod tests {
         );
         assert_eq!(
             decode([6, 8, 7, 0, 0, 0, 0, 0]),
-            Ok(Packet::FenceWait { va: 8, value: 7 })
+            Ok(Packet::FenceWait {
+                va: 8,
+                until: Condition::AtLeast(7)
+            })
         );
+        for (flags, until) in [
+            (regs::FENCE_WAIT_EQ, Condition::Equal(7)),
+            (regs::FENCE_WAIT_AND, Condition::And(7)),
+            (regs::FENCE_WAIT_NOR, Condition::Nor(7)),
+        ] {
+            let wait = decode([6 | (flags << 8), 8, 7, 0, 0, 0, 0, 0]);
+            assert_eq!(wait, Ok(Packet::FenceWait { va: 8, until }));
+        }
+        assert_eq!(bad([6 | (4 << 8), 8, 7, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(bad([6, 4, 7, 0, 0, 0, 0, 0]), Reason::BadAlignment);
         assert_eq!(
             decode([7, 8, 0, 0, 0, 0, 0, 0]),
@@ -281,6 +322,21 @@ mod tests {
         assert_eq!(bad([0x107, 16, 0, 0, 0, 0, 0, 0]), Reason::BadAlignment);
         assert_eq!(bad([0x207, 32, 0, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(decode([8, 0, 0, 0, 0, 0, 0, 0]), Ok(Packet::Interrupt));
+    }
+
+    #[test]
+    fn each_condition() {
+        let table = [
+            (Condition::AtLeast(7), [(6, false), (7, true), (8, true)]),
+            (Condition::Equal(7), [(6, false), (7, true), (8, false)]),
+            (Condition::And(6), [(1, false), (2, true), (7, true)]),
+            (Condition::Nor(!4), [(3, true), (4, false), (!0, false)]),
+        ];
+        for (condition, cases) in table {
+            for (bytes, met) in cases {
+                assert_eq!(condition.is_met(bytes), met, "{condition:?} {bytes}");
+            }
+        }
     }
 
     proptest! {

@@ -160,6 +160,9 @@ constants! {
     COPY_ENGINE_0 = 0x01,
     COPY_ENGINE_1 = 0x02,
     TIMESTAMP_PACKET = 0x01,
+    FENCE_WAIT_EQ = 0x01,
+    FENCE_WAIT_AND = 0x02,
+    FENCE_WAIT_NOR = 0x03,
     // 9. Kernels
     KERNEL_COPY = 1,
     KERNEL_FILL = 2,

@@ -98,6 +98,42 @@ fn fences_time_stamps_and_interrupts() {
     assert_eq!(rig.interrupts(1), 2);
 }
 
+/// A queue waits until another one has stored what each condition asks for, and not before.
+#[test]
+fn waits_have_conditions() {
+    let rig = Rig::new();
+    let mut writer = rig.queue(71, BOTH);
+    for (slot, (flags, value, unmet, met)) in [
+        (regs::FENCE_WAIT_EQ, 5, 6, 5),
+        (regs::FENCE_WAIT_AND, 1 << 48, 0xffff, 1 << 48),
+        (regs::FENCE_WAIT_NOR, !(1 << 48), 1 << 48, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut waits = rig.queue(72 + slot as u64, BOTH);
+        rig.run(
+            &mut writer,
+            &[
+                &[regs::FENCE_WRITE, DATA, unmet],
+                &[regs::FENCE_WRITE, DATA + 8, 0],
+            ],
+        );
+        rig.submit(
+            &mut waits,
+            &[
+                &[regs::FENCE_WAIT | (flags << 8), DATA, value],
+                &[regs::FENCE_WRITE, DATA + 8, 1],
+            ],
+        );
+        rig.run(&mut writer, &[&[regs::NOP]]);
+        assert_eq!(rig.host.bytes.load(8), Some(0), "condition {flags}");
+        rig.run(&mut writer, &[&[regs::FENCE_WRITE, DATA, met]]);
+        rig.run(&mut waits, &[&[regs::NOP]]);
+        assert_eq!(rig.host.bytes.load(8), Some(1), "condition {flags}");
+    }
+}
+
 #[test]
 fn one_queue_mixes_copies_and_kernels_in_order() {
     let rig = Rig::new();
