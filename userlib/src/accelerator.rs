@@ -472,7 +472,7 @@ pub use crate::memory::pinned::Pinned;
 pub use crate::memory::program::MemoryMut;
 pub use crate::memory::registered::Registered;
 pub use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
-pub use crate::queue::format::{Direction, Kernel, Packet, PacketFormat};
+pub use crate::queue::format::{Condition, Direction, Kernel, Packet, PacketFormat};
 pub use crate::queue::operand::Operands;
 pub use crate::queue::options::{Engines, StreamOptions};
 pub use crate::stream::completion::Completion;

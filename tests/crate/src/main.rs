@@ -28,6 +28,7 @@ mod mapping;
 mod memory;
 mod moving;
 mod operands;
+mod peers;
 mod programs;
 mod raw;
 mod registration;
@@ -344,6 +345,12 @@ const TESTS: &[Test] = tests! {
     stream_devices:
         streams_of_two_gpus_wait_for_each_other
         failure_is_told_to_a_stream_of_another_of_two_gpus;
+    peers:
+        vram_of_two_gpus_is_copied
+        copies_between_two_gpus_are_in_order
+        vram_of_two_gpus_is_an_operand
+        vram_of_two_gpus_goes_stale
+        streams_wait_for_conditions;
     stream_overlap:
         copies_overlap_with_a_kernel
         kernels_overlap

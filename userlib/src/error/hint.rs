@@ -51,6 +51,9 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
             Errno::EOPNOTSUPP,
         ) => "the device cannot fault, or the kernel lets no driver follow the memory of programs",
         (Operation::Manage, Errno::EEXIST) => "some of it is managed already",
+        (Operation::Register, Errno::EREMOTEIO) => {
+            "it is memory of a device that the bus does not let this one reach"
+        }
         (Operation::Register, Errno::EACCES) => "the file is not open for that",
         (Operation::Map, Errno::EACCES) => "it was registered for reading only",
         (Operation::Export | Operation::Import, Errno::EPERM) => {

@@ -169,7 +169,7 @@ impl Accelerator {
     /// `ENOMEM`: out of memory or address space; `EPERM`: another process opened the device;
     /// `ENODEV`: the device is gone.
     pub fn alloc_vram<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
-        Allocation::new(self.device(), count, Place::Vram, AllocOptions::new())
+        self.alloc_vram_with(count, AllocOptions::new())
     }
 
     /// Allocates memory of the device as [`alloc_vram`](Self::alloc_vram) does, with P2PDMA pages:
@@ -194,7 +194,19 @@ impl Accelerator {
             p2pdma: true,
             ..AllocOptions::new()
         };
-        Allocation::new(self.device(), count, Place::Vram, options)
+        self.alloc_vram_with(count, options)
+    }
+
+    fn alloc_vram_with<T: Element>(
+        &self,
+        count: usize,
+        options: AllocOptions,
+    ) -> Result<Allocation<T>> {
+        let memory = Allocation::new(self.device(), count, Place::Vram, options)?;
+        if let Mapped::Vram(vram) = memory.mapped() {
+            vram.peers.be_of(self);
+        }
+        Ok(memory)
     }
 }
 

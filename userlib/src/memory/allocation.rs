@@ -176,8 +176,12 @@ impl<T: Element> Allocation<T> {
         DeviceSliceMut::new(self.slice())
     }
 
-    /// Borrows [portable](crate::AllocOptions::portable) memory as a slice that another accelerator
-    /// of this program can read.
+    /// Borrows memory as a slice that another accelerator of this program can read: its own memory
+    /// in VRAM, which the other one then reaches by the bus, or
+    /// [portable](crate::AllocOptions::portable) host memory.
+    ///
+    /// VRAM is registered with the other accelerator the first time, until the allocation is
+    /// dropped.
     ///
     /// ```no_run
     /// use pinmap::accelerator::{Accelerator, Stream};
@@ -192,9 +196,14 @@ impl<T: Element> Allocation<T> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the memory is not portable.
+    /// `EINVAL`: it is host memory that is not portable; `EREMOTEIO`: the bus does not let the
+    /// other device reach it, and the message says what is between the two; otherwise as for
+    /// [`register`](Self::register).
     #[cfg(feature = "accelerator")]
     pub fn on(&self, other: &Accelerator) -> Result<DeviceSlice<'_, T>> {
+        if self.place() == Place::Vram {
+            return self.slice().near(other.device());
+        }
         if !self.portable {
             let attempt = format!("use {} with {}", self.words(), other.device());
             let cause = "it is not portable";
@@ -204,8 +213,8 @@ impl<T: Element> Allocation<T> {
         Ok(self.slice().of(other.device()))
     }
 
-    /// Borrows portable memory exclusively as a slice that another accelerator of this program can
-    /// write: see [`on`](Self::on).
+    /// Borrows memory exclusively as a slice that another accelerator of this program can write:
+    /// see [`on`](Self::on).
     ///
     /// # Errors
     ///
@@ -412,6 +421,11 @@ impl<T> Allocation<T> {
         self.device_addr
     }
 
+    /// The mapping for the CPU.
+    pub(crate) fn mapped(&self) -> &Mapped {
+        &self.memory
+    }
+
     /// Whether the memory is host memory or the device's.
     #[cfg(feature = "accelerator")]
     pub fn place(&self) -> Place {
@@ -425,7 +439,7 @@ impl<T> Allocation<T> {
 }
 
 impl Mapped {
-    fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         match self {
             Self::Host(_) => Place::Host,
             Self::Vram(_) => Place::Vram,

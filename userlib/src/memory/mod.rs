@@ -26,6 +26,7 @@ pub(crate) mod lent;
 pub(crate) mod managed;
 pub(crate) mod mapping;
 pub(crate) mod options;
+pub(crate) mod peer;
 #[cfg(feature = "accelerator")]
 pub(crate) mod pinned;
 pub(crate) mod preflight;

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+#[cfg(feature = "accelerator")]
+use crate::device::accelerator::Accelerator;
 use crate::device::{ContextId, Device};
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::{bytes_of, bytes_of_mut, check_layout, zero, Element};
@@ -40,6 +42,8 @@ pub enum Reach {
         /// How long that took.
         time: Duration,
     },
+    /// The memory is another device's, and this one reaches it by the bus.
+    Peer,
 }
 
 /// A borrowed slice of elements in memory that a device can reach, for the device to read.
@@ -280,6 +284,55 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     pub(crate) fn of(self, device: &Device) -> Self {
         let context = device.id();
         Self { context, ..self }
+    }
+
+    /// Returns the slice as another device reaches it by the bus, if it is memory of a device, and
+    /// otherwise as it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Allocation::on`](crate::Allocation::on).
+    #[cfg(feature = "accelerator")]
+    pub(crate) fn near(self, device: &Device) -> Result<Self> {
+        let vram = match self.view {
+            View::Vram(vram) | View::Peer(vram) if !self.is_of(device) => vram,
+            _ => return Ok(self),
+        };
+        let giver = vram.peers.giver().map(Accelerator::device);
+        let (reach, view, start) = match giver {
+            // Back to its own device, where it has its user address.
+            Some(giver) if giver.is_same(device) => {
+                (Reach::Mapped, View::Vram(vram), vram.addr() as u64)
+            }
+            // No device reaches its own memory by the bus.
+            Some(giver) if giver.path() == device.path() => return Ok(self),
+            _ => (Reach::Peer, View::Peer(vram), vram.device_addr_for(device)?),
+        };
+        Ok(Self {
+            context: device.id(),
+            reach,
+            view,
+            addr: start + self.offset as u64,
+            ..self
+        })
+    }
+
+    /// The accelerator whose own memory it is.
+    #[cfg(feature = "accelerator")]
+    pub(crate) fn giver(&self) -> Option<&'a Accelerator> {
+        match self.view {
+            View::Vram(vram) | View::Peer(vram) => vram.peers.giver(),
+            _ => None,
+        }
+    }
+
+    /// Returns portable host memory for another context, and memory of a device as it is.
+    #[cfg(feature = "accelerator")]
+    pub(crate) fn of_portable(self, device: &Device) -> Self {
+        match self.view {
+            View::Host(_) => self.of(device),
+            _ => self,
+        }
     }
 
     /// Whether the elements are in the device's own memory.

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use memmap2::MmapRaw;
 
+#[cfg(feature = "accelerator")]
+use crate::memory::peer::Peers;
 use crate::sys::map::check_start;
 use crate::sys::word;
 
@@ -24,7 +26,12 @@ const WORD: usize = size_of::<u64>();
 ///
 /// The mapping begins and ends at page boundaries, and stays readable and writable as long as the
 /// value exists.
-pub(crate) struct Vram(MmapRaw);
+pub(crate) struct Vram {
+    /// Other devices that reach the memory; they lose it before it is unmapped.
+    #[cfg(feature = "accelerator")]
+    pub(crate) peers: Peers,
+    map: MmapRaw,
+}
 
 impl Vram {
     /// Takes over a mapping of whole pages, which must be readable and writable. Panics if it does
@@ -33,15 +40,19 @@ impl Vram {
         check_start(&map);
         // INVARIANT: It begins with a page, as just checked; mmap() maps whole pages, and nobody
         // else can unmap them.
-        Self(map)
+        Self {
+            #[cfg(feature = "accelerator")]
+            peers: Peers::default(),
+            map,
+        }
     }
 
     pub(crate) fn addr(&self) -> usize {
-        self.0.as_mut_ptr().expose_provenance()
+        self.map.as_mut_ptr().expose_provenance()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.map.len()
     }
 
     /// Panics if the range is not inside the mapping.
@@ -49,7 +60,7 @@ impl Vram {
         assert!(
             offset
                 .checked_add(len)
-                .is_some_and(|end| end <= self.0.len()),
+                .is_some_and(|end| end <= self.map.len()),
             "an access outside of the device's memory"
         );
     }
@@ -57,7 +68,7 @@ impl Vram {
     /// Copies bytes from the memory.
     fn read(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
-        let start = self.0.as_mut_ptr();
+        let start = self.map.as_mut_ptr();
         let (head, words, tail) = parts(offset, to.len());
         for (i, byte) in to[..head].iter_mut().enumerate() {
             // SAFETY: Inside the mapping, as checked above, which is readable by the invariant, and
@@ -85,7 +96,7 @@ impl Vram {
     /// not support atomic read-modify-write accesses.
     fn write(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        let start = self.0.as_mut_ptr();
+        let start = self.map.as_mut_ptr();
         let (head, words, tail) = parts(offset, from.len());
         for (i, &byte) in from[..head].iter().enumerate() {
             // SAFETY: As in `read`; the mapping is writable too.
@@ -130,6 +141,9 @@ pub(crate) enum View<'a> {
     Host(&'a [AtomicU64]),
     /// The device's own memory.
     Vram(&'a Vram),
+    /// The memory of another device.
+    #[cfg(feature = "accelerator")]
+    Peer(&'a Vram),
     /// Memory of the program, lent for writing.
     Lent(&'a [AtomicU8]),
     /// Memory of the program, lent for reading, to which nobody writes.
@@ -142,6 +156,8 @@ impl View<'_> {
         match self {
             Self::Host(words) => word::read(words, offset, to),
             Self::Vram(vram) => vram.read(offset, to),
+            #[cfg(feature = "accelerator")]
+            Self::Peer(vram) => vram.read(offset, to),
             Self::Lent(bytes) => read_lent(bytes, offset, to),
             Self::Plain(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
         }
@@ -152,6 +168,8 @@ impl View<'_> {
         match self {
             Self::Host(words) => word::write(words, offset, from),
             Self::Vram(vram) => vram.write(offset, from),
+            #[cfg(feature = "accelerator")]
+            Self::Peer(vram) => vram.write(offset, from),
             Self::Lent(bytes) => write_lent(bytes, offset, from),
             Self::Plain(_) => unreachable!("memory that is lent for reading"),
         }

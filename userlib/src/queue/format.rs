@@ -69,6 +69,21 @@ pub enum Direction {
     Inside,
 }
 
+/// A condition for 8 bytes of memory, for which a stream waits: see
+/// [`Work::wait_until`](crate::accelerator::Work::wait_until).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// They are at least this, unsigned.
+    AtLeast(u64),
+    /// They are this.
+    Equal(u64),
+    /// At least one of these bits is set.
+    And(u64),
+    /// At least one of the bits that are not set here is not set there either: for one bit `b`,
+    /// `Nor(!b)` waits until it is clear.
+    Nor(u64),
+}
+
 /// The packets that every stream of an accelerator needs. Device addresses are those of the
 /// context; all of them lie in memory that the context has mapped or managed.
 ///
@@ -103,7 +118,7 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     fn copy(&self, direction: Direction, from: u64, to: u64, bytes: u64) -> Packet;
 
     /// Fills `bytes` from a device address on with elements of `1 << log2` bytes, 1 to 8, which are
-    /// the lowest bits of `pattern`.
+    /// the lowest bits of `pattern`. A single element is stored in one access.
     fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet;
 
     /// Stores 8 bytes, little-endian, at a device address, which is a multiple of 8.
@@ -111,6 +126,15 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 
     /// Waits until the 8 bytes at a device address, little-endian, are at least `value`.
     fn fence_wait(&self, device_addr: u64, value: u64) -> Packet;
+
+    /// Waits until the 8 bytes at a device address, little-endian, meet a condition. `None`: the
+    /// device cannot wait for that, as by default for all but [`Condition::AtLeast`].
+    fn wait_until(&self, device_addr: u64, condition: Condition) -> Option<Packet> {
+        match condition {
+            Condition::AtLeast(value) => Some(self.fence_wait(device_addr, value)),
+            _ => None,
+        }
+    }
 
     /// Stores the device's clock in nanoseconds, 8 bytes, little-endian, at a device address.
     fn timestamp(&self, device_addr: u64) -> Packet;

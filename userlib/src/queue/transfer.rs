@@ -10,7 +10,7 @@ use super::{Queue, WhenFull};
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::{Element, Number};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
-use crate::queue::format::{Direction, Kernel, Packet};
+use crate::queue::format::{Condition, Direction, Kernel, Packet};
 use crate::queue::handle::Handle;
 use crate::queue::operand::Operands;
 use crate::queue::options::Engines;
@@ -43,6 +43,12 @@ impl Queue {
         let (source, target) = (operands.read(from)?, operands.write(to)?);
         let by = direction(from.is_local(), to.as_slice().is_local());
         self.copy_bytes(by, source, target, from.bytes(), when_full)
+    }
+
+    /// Checks that this queue can copy from so many elements to so many others.
+    pub(crate) fn check_copy(&self, from: usize, to: usize) -> Result<()> {
+        self.require(COPY, Engines::Copy)?;
+        Operands::new(self.handle().device(), COPY, u64::MAX).require_len("`to`", to, from)
     }
 
     fn copy_bytes(
@@ -117,18 +123,39 @@ impl Queue {
         self.submit(Traced::Nothing, 1, std::iter::once(packet), when_full)
     }
 
-    /// Submits a packet that waits until one element is at least `value`.
-    pub(crate) fn wait_value(
+    /// Submits a packet that waits until one element meets a condition.
+    pub(crate) fn wait_until(
         &mut self,
         of: &DeviceSlice<'_, u64>,
         index: usize,
-        value: u64,
+        condition: Condition,
         when_full: WhenFull,
     ) -> Result<()> {
-        let addr = self.word("a wait", of, index)?;
-        let packet = self.format().fence_wait(addr, value);
-        let what = Traced::WaitValue(value);
+        const WHAT: &str = "a wait";
+        let addr = self.word(WHAT, of, index)?;
+        let Some(packet) = self.format().wait_until(addr, condition) else {
+            let attempt = format!("submit {WHAT} to queue {}", self.id());
+            return Err(Error::new(Operation::Submit, attempt, Errno::EOPNOTSUPP));
+        };
+        let what = match condition {
+            Condition::AtLeast(value) => Traced::WaitValue(value),
+            _ => Traced::Nothing,
+        };
         self.submit(what, 1, std::iter::once(packet), when_full)
+    }
+
+    /// Submits a packet that stores a number at a device address, which is one that the device
+    /// reaches.
+    pub(crate) fn store<T: Number>(
+        &mut self,
+        addr: u64,
+        value: T,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        self.require("a store", Engines::Copy)?;
+        let (bytes, log2) = (size_of::<T>(), size_of::<T>().trailing_zeros() as u8);
+        let packet = self.format().fill(addr, bytes as u64, value.bits(), log2);
+        self.submit(Traced::Nothing, 1, std::iter::once(packet), when_full)
     }
 
     /// Submits a packet that stores `value` in one element.

@@ -25,6 +25,7 @@ use crate::queue::{Queue, WhenFull};
 use crate::trace::recorder::Traced;
 
 use super::callbacks::{self, Action};
+use super::relay::Relays;
 use super::served::{Serve, Served, Serving};
 use super::shared::{Page, Shared};
 
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     /// Id of the queue.
     id: AtomicU64,
     me: Weak<Self>,
+    /// The ways to other devices through host memory.
+    relays: Relays,
     state: Served<State>,
 }
 
@@ -166,6 +169,7 @@ impl Core {
                 shared,
                 id: AtomicU64::new(queue.id()),
                 me: me.clone(),
+                relays: Relays::default(),
                 state: Served::new(State::new(queue)),
             }
         })
@@ -272,6 +276,10 @@ impl Core {
 
     pub(super) fn options(&self) -> StreamOptions {
         self.options
+    }
+
+    pub(super) fn relays(&self) -> &Relays {
+        &self.relays
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -434,6 +442,7 @@ impl Drop for Core {
         let remains = Remains {
             queue,
             _waits: waits,
+            _relays: std::mem::take(&mut self.relays),
             _shared: Arc::clone(&self.shared),
         };
         let Ok(point) = point else { return };
@@ -449,6 +458,7 @@ impl Drop for Core {
 struct Remains {
     queue: Queue,
     _waits: VecDeque<(u64, Kept)>,
+    _relays: Relays,
     _shared: Arc<Shared>,
 }
 

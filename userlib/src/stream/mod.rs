@@ -13,6 +13,7 @@ mod parked;
 pub(crate) mod pending;
 mod pool;
 pub(crate) mod prefetch;
+mod relay;
 pub(crate) mod scope;
 mod served;
 mod shared;

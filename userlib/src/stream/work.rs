@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::error::{Error, Operation, Result};
+use crate::error::{check_outside, Error, Operation, Result};
 use crate::memory::allocation::Place;
 use crate::memory::element::{Element, Number};
 use crate::memory::lent::Loans;
@@ -24,8 +24,11 @@ use super::core::{Core, State};
 use super::event::Event;
 use super::operand::{Destination, Source};
 use super::prefetch::{self, Prefetching};
+use super::relay::Relays;
 use super::served::Serving;
 use super::Stream;
+
+mod values;
 
 /// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
 /// done.
@@ -196,6 +199,13 @@ impl<'w> Work<'w> {
     /// direction. Slices of ordinary memory are [lent](Self::slice) to the device for it. Waits if
     /// the ring is full.
     ///
+    /// VRAM of another accelerator is memory like any other: the engine of this stream's device
+    /// reads or writes it by the bus, and no memory of the host is touched. To write is cheaper,
+    /// since nobody waits for an answer: so a stream of the device that has the source is the one
+    /// to take. Where the bus does not let the device reach the other one
+    /// ([`Accelerator::is_reached_by`](crate::accelerator::Accelerator::is_reached_by)), one
+    /// engine of each device copies, through buffers in host memory, and at the same time.
+    ///
     /// ```no_run
     /// use pinmap::accelerator::{Pinned, Stream};
     /// use pinmap::Allocation;
@@ -215,7 +225,11 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// `EINVAL`: `from` and `to` differ in length or overlap, belong to another context, or the
-    /// stream does not use the copy engines; for ordinary memory as for [`slice`](Self::slice);
+    /// stream does not use the copy engines; for ordinary memory as for [`slice`](Self::slice); for
+    /// VRAM of another accelerator as for [`Allocation::register`](crate::Allocation::register),
+    /// where `EREMOTEIO` says that neither operand is of this stream's device; through host memory
+    /// also as for [`Device::alloc`](crate::Device::alloc) and
+    /// [`Accelerator::stream`](crate::accelerator::Accelerator::stream);
     /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is
     /// gone; `EDEADLK`: this is a host function.
     pub fn copy<T: Element>(
@@ -225,7 +239,43 @@ impl<'w> Work<'w> {
     ) -> Result<()> {
         // Before locking: this runs code of the caller, which may use the stream.
         let (from, to) = (from.lend(self)?, to.lend_mut(self)?);
-        self.lock()?.queue_mut().copy(&from, &to, self.when_full)
+        let device = self.core.device();
+        let to = to.as_slice();
+        match from
+            .near(device)
+            .and_then(|from| Ok((from, to.near(device)?)))
+        {
+            Ok((from, to)) => {
+                let (mut state, to) = (self.lock()?, DeviceSliceMut::new(to));
+                state.queue_mut().copy(&from, &to, self.when_full)
+            }
+            Err(error) if error.errno() == Errno::EREMOTEIO as i32 => self.relay(&from, &to, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Submits a copy through host memory, if one of the ends is this device's own memory. `error`
+    /// says why the bus does not do.
+    fn relay<T: Element>(
+        &self,
+        from: &DeviceSlice<'w, T>,
+        to: &DeviceSlice<'w, T>,
+        error: Error,
+    ) -> Result<()> {
+        let device = self.core.device();
+        let other = match (from.is_of(device), to.is_of(device)) {
+            (true, false) if from.is_local() => to.giver(),
+            (false, true) if to.is_local() => from.giver(),
+            _ => None,
+        };
+        let other = other.ok_or(error)?;
+        {
+            let mut state = self.lock()?;
+            let queue = state.queue_mut();
+            queue.check_copy(from.len(), to.len())?;
+        }
+        check_outside(Operation::Submit, || "copy to another device".to_owned())?;
+        Relays::copy(&self.core, other, *from, *to)
     }
 
     /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
@@ -273,30 +323,6 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().launch(kernel, self.when_full)
     }
 
-    /// Has the device store its clock, in nanoseconds, in one element, when everything before is
-    /// done.
-    ///
-    /// ```no_run
-    /// use pinmap::accelerator::{Pinned, Stream};
-    /// # fn f(stream: &Stream, times: &mut Pinned<u64>) -> pinmap::Result<()> {
-    /// stream.scope(|work| {
-    ///     let mut times = times.slice_mut();
-    ///     work.timestamp(&mut times, 0)?;
-    ///     // ... work ...
-    ///     work.timestamp(&mut times, 1)
-    /// })?;
-    /// println!("{} ns", times[1] - times[0]);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
-    pub fn timestamp<'b: 'w>(&self, to: &mut DeviceSliceMut<'b, u64>, index: usize) -> Result<()> {
-        let when_full = self.when_full;
-        self.lock()?.queue_mut().timestamp(to, index, when_full)
-    }
-
     /// Has managed memory moved to the memory of the device, or to that of the host, when
     /// everything before is done, and before what is submitted next: the whole pages around
     /// `memory`. Returns at once.
@@ -341,57 +367,6 @@ impl<'w> Work<'w> {
         let (function, result) = prefetch::function(device, pages, to, ());
         let point = self.core.call_to(Some(self.queue), function)?;
         Ok(Prefetching::new(point, result))
-    }
-
-    /// Makes the device wait until one element is at least `value`, before it executes what is
-    /// submitted next. The CPU does not wait. The program stores the value by
-    /// [`DeviceSliceMut::set`], or other work stores it.
-    ///
-    /// The end of a scope waits for the value, too, for as long as that takes. But if the function
-    /// of the scope fails or panics, it waits for a second, and then gives the stream up. A
-    /// [`Pending`](super::Pending) always waits: for as long as
-    /// [`wait_timeout`](super::Pending::wait_timeout) lets it, or until a
-    /// [reset](super::Stream::reset).
-    ///
-    /// ```no_run
-    /// use pinmap::accelerator::{Pinned, Stream};
-    /// # fn f(stream: &Stream, turn: &mut Pinned<u64>) -> pinmap::Result<()> {
-    /// stream.scope(|work| {
-    ///     let mut turn = turn.slice_mut();
-    ///     work.wait_value(&turn, 0, 1)?; // until somebody has stored 1 or more
-    ///     work.write_value(&mut turn, 0, 2)
-    /// })?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
-    pub fn wait_value(&self, of: impl Source<'w, u64>, index: usize, value: u64) -> Result<()> {
-        let of = of.lend(self)?;
-        self.loans.await_program();
-        let when_full = self.when_full;
-        self.lock()?
-            .queue_mut()
-            .wait_value(&of, index, value, when_full)
-    }
-
-    /// Makes the device store `value` in one element, when everything before is done. The CPU sees
-    /// it by [`DeviceSliceMut::get`], also while the device goes on.
-    ///
-    /// # Errors
-    ///
-    /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
-    pub fn write_value<'b: 'w>(
-        &self,
-        to: &mut DeviceSliceMut<'b, u64>,
-        index: usize,
-        value: u64,
-    ) -> Result<()> {
-        let when_full = self.when_full;
-        self.lock()?
-            .queue_mut()
-            .write_value(to, index, value, when_full)
     }
 
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is

@@ -79,24 +79,39 @@ impl Sysfs {
         Ok(None)
     }
 
+    /// The directory of a PCI function.
+    fn directory(&self, pci: PciAddress) -> Option<PathBuf> {
+        fs::canonicalize(self.root.join("bus/pci/devices").join(pci.to_string())).ok()
+    }
+
     /// Says, as a sentence, what is between the block device with this number ("MAJOR:MINOR") and a
     /// PCI function, through which one would reach the memory of the other.
     pub(crate) fn between(&self, number: &str, pci: PciAddress) -> Option<String> {
         let block = fs::canonicalize(self.root.join("dev/block").join(number)).ok()?;
-        let function = self.root.join("bus/pci/devices").join(pci.to_string());
-        let function = fs::canonicalize(function).ok()?;
+        let function = self.directory(pci)?;
         let disk = block
             .ancestors()
             .find(|path| address_of(path).is_some())
             .filter(|disk| *disk != function);
-        let Some(disk) = disk else {
-            return Some("the disk is not one of a PCI function that reads by itself".into());
-        };
-        let bridge = disk.ancestors().find(|path| function.starts_with(path))?;
-        let disk = address_of(disk)?;
+        match disk {
+            Some(disk) => self.bridge("disk", disk, pci),
+            None => Some("the disk is not one of a PCI function that reads by itself".into()),
+        }
+    }
+
+    /// Says the same of two PCI functions.
+    pub(crate) fn between_devices(&self, one: PciAddress, other: PciAddress) -> Option<String> {
+        self.bridge("device", &self.directory(one)?, other)
+    }
+
+    /// Says what is between a PCI function, by its directory, and another one.
+    fn bridge(&self, what: &str, one: &Path, pci: PciAddress) -> Option<String> {
+        let function = self.directory(pci)?;
+        let bridge = one.ancestors().find(|path| function.starts_with(path))?;
+        let one = address_of(one)?;
         Some(match address_of(bridge) {
             Some(address) => format!(
-                "between the disk {disk} and the device {pci} is the bridge {address} ({})",
+                "between the {what} {one} and the device {pci} is the bridge {address} ({})",
                 ids(bridge)?
             ),
             // The directory of a host bridge is "pciDOMAIN:BUS", and it is a function itself.
@@ -105,7 +120,7 @@ impl Sysfs {
                 let host = name.map(|bus| bridge.join(format!("{bus}:00.0")));
                 let ids = host.and_then(|host| ids(&host));
                 format!(
-                    "between the disk {disk} and the device {pci} is only the host bridge ({}), \
+                    "between the {what} {one} and the device {pci} is only the host bridge ({}), \
                      of which the kernel must know that it passes accesses between devices on",
                     ids.unwrap_or("unknown".into())
                 )
@@ -259,6 +274,11 @@ mod tests {
                       0000:00:10.0 (1234:11e8)";
         assert_eq!(said("259:2").as_deref(), Some(wanted));
         assert_eq!(said("8:0"), None);
+        let said = fake
+            .0
+            .between_devices(pci("0000:00:1a.0"), pci("0000:03:00.0"));
+        let wanted = "between the device 0000:00:1a.0 and the device 0000:03:00.0 is only the host";
+        assert!(said.is_some_and(|said| said.starts_with(wanted)));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! has no methods for: see [`Work::submit_packets`](pinmap::accelerator::Work::submit_packets).
 #![allow(unsafe_code)]
 
-use pinmap::accelerator::{Direction, Packet, PacketFormat};
+use pinmap::accelerator::{Condition, Direction, Packet, PacketFormat};
 
 /// The PCI ids of the test GPU.
 pub const ID: (u16, u16) = (0x1234, 0x7e57);
@@ -34,6 +34,10 @@ unsafe impl PacketFormat for Format {
 
     fn fence_wait(&self, addr: u64, value: u64) -> Packet {
         fence_wait(addr, value)
+    }
+
+    fn wait_until(&self, addr: u64, condition: Condition) -> Option<Packet> {
+        Some(wait_until(addr, condition))
     }
 
     fn timestamp(&self, addr: u64) -> Packet {
@@ -123,6 +127,18 @@ pub const fn fence_wait(addr: u64, value: u64) -> Packet {
     new(opcode::FENCE_WAIT, [addr, value, 0])
 }
 
+/// Makes a packet that waits until the 8 bytes at a device address, which must be a multiple of
+/// 8, meet a condition.
+pub const fn wait_until(addr: u64, condition: Condition) -> Packet {
+    let (flags, value) = match condition {
+        Condition::AtLeast(value) => (0, value),
+        Condition::Equal(value) => (1, value),
+        Condition::And(value) => (2, value),
+        Condition::Nor(value) => (3, value),
+    };
+    new(opcode::FENCE_WAIT | (flags << 8), [addr, value, 0])
+}
+
 /// Makes a packet that stores the device's clock, 8 bytes, at a device address, which must be a
 /// multiple of 8.
 pub const fn timestamp(addr: u64) -> Packet {
@@ -209,6 +225,14 @@ mod tests {
             (
                 fence_wait(ADDR, value),
                 vec![(0, first(6)), (1, ADDR_BYTES), (2, value_bytes)],
+            ),
+            (
+                wait_until(ADDR, Condition::Nor(value)),
+                vec![
+                    (0, [6, 3, 0, 0, 0, 0, 0, 0]),
+                    (1, ADDR_BYTES),
+                    (2, value_bytes),
+                ],
             ),
             (
                 timestamp(ADDR),

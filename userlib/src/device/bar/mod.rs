@@ -73,7 +73,7 @@ struct Mapped {
     /// Mappings of all but the hole, each with its offset in the BAR.
     pieces: Vec<(u64, MmapRaw)>,
     /// Keeps the context open, and with it bus mastering and ownership.
-    _device: Device,
+    device: Device,
 }
 
 impl Device {
@@ -124,7 +124,7 @@ impl Device {
             number,
             info,
             pieces,
-            _device: self.clone(),
+            device: self.clone(),
         };
         Ok(Bar::part(&Arc::new(mapped), 0, info.len))
     }
@@ -169,6 +169,10 @@ impl Bar {
                 len: 0,
             }),
         }
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.mapped.device
     }
 
     /// The number of the BAR.

@@ -26,7 +26,7 @@ pub(in crate::device::bar) fn bar(len: u64, hole: Option<(u64, u64)>) -> Bar {
         number: 2,
         info,
         pieces,
-        _device: Device::fake(),
+        device: Device::fake(),
     };
     Bar::part(&Arc::new(mapped), 0, len)
 }
