@@ -52,8 +52,8 @@ static struct listed **list_program(struct listed **end, const char *directory, 
 
 struct listed *list_tests(const char *directory)
 {
-	const char *devices = getenv("PINMAP_DEVICE");
-	const char *ours = "flat";
+	const char *devices = getenv("PINMAP_DEVICE"), *peers = getenv("PINMAP_PEERS");
+	const char *ours = "flat", *theirs = "any";
 	struct listed *tests = NULL, **end = &tests;
 	char path[320], kind[16], program[64];
 	FILE *programs;
@@ -63,10 +63,13 @@ struct listed *list_tests(const char *directory)
 	else if (devices && (!strcmp(devices, "nvme") || !strcmp(devices, "xdma") ||
 			     !strcmp(devices, "cluster")))
 		ours = devices;
+	/* beside all others there is an NVMe controller */
+	if (devices && !strcmp(devices, "all") && peers && *peers)
+		theirs = "nvme";
 	snprintf(path, sizeof(path), "%s/programs", directory);
 	programs = fopen(path, "re");
 	while (programs && fscanf(programs, "%15s %63s", kind, program) == 2)
-		if (!strcmp(kind, "any") || !strcmp(kind, ours))
+		if (!strcmp(kind, "any") || !strcmp(kind, ours) || !strcmp(kind, theirs))
 			end = list_program(end, directory, program);
 	if (programs)
 		fclose(programs);

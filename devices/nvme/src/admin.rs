@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     block: Block,
     cmb: Option<Cmb>,
+    #[cfg(feature = "accelerator")]
+    pub(crate) pages: crate::stream_queue::Pages,
     generation: AtomicU64,
     /// The interrupt of the admin queue.
     interrupt: Interrupt,
@@ -106,6 +108,8 @@ impl Shared {
             capabilities: Capabilities::of(block.capabilities().read())?,
             bar,
             cmb: Cmb::find(device, &block),
+            #[cfg(feature = "accelerator")]
+            pages: Default::default(),
             block,
             generation: AtomicU64::new(0),
             interrupt: device.interrupt(0)?,
@@ -335,7 +339,31 @@ impl Shared {
             (true, None) => return Err(Error::Unsupported("no memory for commands".into())),
         };
         let pair = Pair::new(self, number, entries, place)?;
-        let (submissions, completions) = pair.addresses()?;
+        let addresses = pair.addresses()?;
+        let generation = self.create_at(&mut admin, number, entries, addresses, interrupt)?;
+        Ok((pair, generation))
+    }
+
+    /// Makes a pair of queues as [`create`](Self::create) does, without an interrupt, in memory of
+    /// the caller's.
+    #[cfg(feature = "accelerator")]
+    pub(crate) fn create_in(
+        &self,
+        number: u16,
+        entries: u16,
+        addresses: (u64, u64),
+    ) -> Result<u64> {
+        self.create_at(&mut self.admin(), number, entries, addresses, None)
+    }
+
+    fn create_at(
+        &self,
+        admin: &mut Admin,
+        number: u16,
+        entries: u16,
+        (submissions, completions): (u64, u64),
+        interrupt: Option<&Interrupt>,
+    ) -> Result<u64> {
         let size = (u64::from(entries - 1) << 16) | u64::from(number);
         // The upper halves: memory in one piece (bit 0), interrupts (1) and their vector (16 on),
         // or the completions of a queue of commands.
@@ -353,7 +381,7 @@ impl Shared {
             let _ = admin.delete(self, opcode::DELETE_COMPLETIONS, number);
             return Err(error);
         }
-        Ok((pair, self.generation()))
+        Ok(self.generation())
     }
 
     /// Makes the controller forget a pair of queues of a generation, and end their commands.

@@ -6,13 +6,14 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use pinmap::Access;
+use pinmap::{Access, Allocation, Device};
 
 use crate::admin::Shared;
-use crate::entry::{entry, Entry};
+use crate::entry::{entry, Data, Entry};
 use crate::error::{demand, Result};
 use crate::identify::{Namespace, Optional};
 use crate::memory::Memory;
+use crate::PAGE;
 
 /// Ranges that dataset management takes.
 const RANGES: usize = 256;
@@ -174,6 +175,60 @@ impl<M: Memory> Command<'_, M> {
             words = [blocks.start, (blocks.end - blocks.start - 1) | force];
         }
         Ok(entry(opcode as u8, namespace.id, 0, words))
+    }
+}
+
+/// A page for each command of a queue: a list of pages, or of ranges.
+#[derive(Debug)]
+pub(crate) struct Lists(Allocation<u64>);
+
+/// Entries of a list: a page of them.
+const LIST: usize = PAGE / size_of::<u64>();
+
+impl Lists {
+    pub(crate) fn new(device: &Device, commands: u16) -> Result<Self> {
+        Ok(Self(device.alloc(usize::from(commands) * LIST)?))
+    }
+
+    /// Puts into an entry where the memory or the ranges of a command are. `index` is that of the
+    /// list, which nobody has.
+    pub(crate) fn fill<M: Memory>(
+        &mut self,
+        index: usize,
+        command: &Command<'_, M>,
+        sgl: Option<u64>,
+        entry: &mut Entry,
+    ) -> Result<()> {
+        let list = index * LIST;
+        let list_addr = self.0.device_addr() + (list * size_of::<u64>()) as u64;
+        match &command.what {
+            What::Transfer(_, _, memory, bytes) => {
+                let addr = memory.device_addr()?.wrapping_add(bytes.start as u64);
+                match Data::new(addr, bytes.len(), sgl)? {
+                    Data::Here(flags, data) => {
+                        entry[0] |= flags;
+                        entry[3..5].copy_from_slice(&data);
+                    }
+                    Data::List(first, second, count) => {
+                        let mut pages = [0; LIST];
+                        for (page, index) in pages.iter_mut().zip(0..count as u64) {
+                            *page = second.wrapping_add(index * PAGE as u64);
+                        }
+                        self.0.write(list, &pages[..count])?;
+                        (entry[3], entry[4]) = (first, list_addr);
+                    }
+                }
+            }
+            What::Deallocate(ranges) => {
+                for (index, blocks) in ranges.iter().enumerate() {
+                    let len = blocks.end - blocks.start;
+                    self.0.write(list + 2 * index, &[len << 32, blocks.start])?;
+                }
+                entry[3] = list_addr;
+            }
+            What::Plain(..) => {}
+        }
+        Ok(())
     }
 }
 

@@ -34,6 +34,11 @@ impl Controller {
         Ok(Self { shared })
     }
 
+    #[cfg(feature = "accelerator")]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// The device.
     pub fn device(&self) -> &Device {
         &self.shared.device

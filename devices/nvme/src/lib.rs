@@ -34,6 +34,8 @@ mod options;
 mod pair;
 mod queue;
 mod registers;
+#[cfg(feature = "accelerator")]
+mod stream_queue;
 
 pub use command::Command;
 pub use controller::Controller;
@@ -43,6 +45,8 @@ pub use log::{Event, Health, Logged};
 pub use memory::Memory;
 pub use options::QueueOptions;
 pub use queue::{Done, Queue};
+#[cfg(feature = "accelerator")]
+pub use stream_queue::StreamQueue;
 
 /// The examples in the document, which are tests, too.
 #[cfg(doctest)]

@@ -5,22 +5,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pinmap::{Allocation, ErrorKind, Interrupt};
+use pinmap::{ErrorKind, Interrupt};
 
 use crate::admin::{Shared, PAUSE};
-use crate::command::{Command, What};
-use crate::entry::Data;
+use crate::command::{Command, Lists};
 use crate::error::{demand, Error, Failed, Result};
 use crate::identify::Identity;
 use crate::memory::Memory;
 use crate::options::QueueOptions;
 use crate::pair::Pair;
-use crate::PAGE;
 
 mod recover;
-
-/// Entries of a list: a page of them.
-const LIST: usize = PAGE / size_of::<u64>();
 
 /// A command that is done. Returned by [`Queue::wait`] and [`Queue::poll`].
 #[derive(Debug)]
@@ -82,8 +77,7 @@ pub struct Queue<M> {
 #[derive(Debug)]
 struct Held {
     pair: Pair,
-    /// A page for each command: a list of pages, or of ranges.
-    lists: Allocation<u64>,
+    lists: Lists,
 }
 
 #[derive(Debug)]
@@ -104,7 +98,7 @@ impl<M: Memory> Queue<M> {
         let is_possible = (1..=most).contains(&depth.into());
         demand!(Invalid, is_possible => "a queue has 1 to {most} commands in flight, not {depth}");
         let device = &shared.device;
-        let lists = device.alloc(usize::from(depth) * LIST)?;
+        let lists = Lists::new(device, depth)?;
         let number = shared.take_number(options.polled)?;
         let make = || -> Result<_> {
             let interrupt = match options.polled {
@@ -202,37 +196,10 @@ impl<M: Memory> Queue<M> {
         self.renew()?;
         let free = self.free.last().filter(|_| self.room() != 0);
         let &id = free.ok_or(Error::Full)?;
-        let list = usize::from(id) * LIST;
-        match &command.what {
-            What::Transfer(_, _, memory, bytes) => {
-                let addr = memory.device_addr()?.wrapping_add(bytes.start as u64);
-                let Identity { sgl, alignment, .. } = self.shared.identity;
-                let sgl = (sgl && !self.options.prp).then_some(alignment);
-                match Data::new(addr, bytes.len(), sgl)? {
-                    Data::Here(flags, data) => {
-                        entry[0] |= flags;
-                        entry[3..5].copy_from_slice(&data);
-                    }
-                    Data::List(first, second, count) => {
-                        let mut pages = [0; LIST];
-                        for (page, index) in pages.iter_mut().zip(0..count as u64) {
-                            *page = second.wrapping_add(index * PAGE as u64);
-                        }
-                        self.held().lists.write(list, &pages[..count])?;
-                        (entry[3], entry[4]) = (first, self.list_addr(list));
-                    }
-                }
-            }
-            What::Deallocate(ranges) => {
-                for (index, blocks) in ranges.iter().enumerate() {
-                    let len = blocks.end - blocks.start;
-                    let lists = &mut self.held().lists;
-                    lists.write(list + 2 * index, &[len << 32, blocks.start])?;
-                }
-                entry[3] = self.list_addr(list);
-            }
-            What::Plain(..) => {}
-        }
+        let Identity { sgl, alignment, .. } = self.shared.identity;
+        let sgl = (sgl && !self.options.prp).then_some(alignment);
+        let lists = &mut self.held().lists;
+        lists.fill(usize::from(id), command, sgl, &mut entry)?;
         entry[0] |= u64::from(id) << 16;
         self.held().pair.push(entry)?;
         self.free.pop();
@@ -245,10 +212,6 @@ impl<M: Memory> Queue<M> {
             Some(held) => held,
             None => unreachable!("the queue is being dropped"),
         }
-    }
-
-    fn list_addr(&mut self, list: usize) -> u64 {
-        self.held().lists.device_addr() + (list * size_of::<u64>()) as u64
     }
 
     /// Executes a command, and waits for it. Returns its memory.

@@ -13,6 +13,7 @@ mod faults;
 #[path = "../../crate/src/harness.rs"]
 mod harness;
 mod kernel;
+mod peers;
 mod plug;
 mod program;
 mod queues;
@@ -66,6 +67,13 @@ const TESTS: &[Test] = tests! {
         resets_under_load_lose_nothing
         gone_controller_gives_memory_back
         killed_program_leaves_a_controller_that_comes_up;
+    peers:
+        peers_read_into_vram_and_write_from_it
+        peers_lose_vram_that_is_freed
+        peers_work_without_the_cpu
+        peers_tell_which_command_failed
+        peers_go_on_after_a_reset
+        peers_program_disk_kernel;
     plug:
         pulled_controller_is_gone_and_comes_back
         controller_is_pulled_while_it_works
@@ -82,7 +90,10 @@ const TESTS: &[Test] = tests! {
 const SMOKE: &[&str] = &["controller_is_identified"];
 
 /// Tests in which the IOMMU stops what a controller still does for a program that has ended.
-const FAULTS: &[&str] = &["killed_program_leaves_a_controller_that_comes_up"];
+const FAULTS: &[&str] = &[
+    "killed_program_leaves_a_controller_that_comes_up",
+    "peers_lose_vram_that_is_freed",
+];
 
 fn main() -> ExitCode {
     harness::main(TESTS, SMOKE, FAULTS)
