@@ -115,7 +115,7 @@ pub(crate) struct Flat {
     access: Mutex<Access>,
     /// Closed during a reset.
     answering: Gate,
-    /// What other devices were given of the BARs.
+    /// Exports of the BARs.
     #[pin]
     exports: Mutex<Exports>,
 }

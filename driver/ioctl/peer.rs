@@ -24,7 +24,7 @@ struct Offer {
     memory: Memory,
 }
 
-/// Who takes the memory back at the end.
+/// The owner of the memory, who takes it back.
 enum By {
     Bar(Arc<Context>),
     Vram(Arc<Buffer>),
@@ -157,7 +157,8 @@ fn take<'a>(
     Ok(taken)
 }
 
-/// That the other device is gone, or not the program's any more, is no failure of this one.
+/// Makes a failure of the other device, which is gone or not the program's any more, one that
+/// nobody takes for a failure of this one.
 fn stale(context: &Context, mut failure: Failure) -> Failure {
     let is_here = context.device().check_here().is_ok();
     if failure.errno == EBUSY || (failure.errno == ENODEV && is_here) {

@@ -18,8 +18,8 @@ enum importer_flags {
  * @fd: MAP, LOCK: the dma-buf
  * @flags: MAP: enum importer_flags
  * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has;
- *          MAP with PEER, HOLD, RESET, ERROR, SLEEP: the PCI function, domain << 16 | bus << 8 | device << 3 |
- *          function;
+ *          MAP with PEER, HOLD, RESET, ERROR, SLEEP: the PCI function,
+ *          domain << 16 | bus << 8 | device << 3 | function;
  *          LOCK: an eventfd that is signalled once the lock of the dma-buf @fd is held, which it is
  *          until a signal comes
  * @value: LOAD, STORE: the byte;

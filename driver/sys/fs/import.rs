@@ -44,7 +44,7 @@ pub(crate) trait Revoked: Send + Sync {
     fn revoked(self: Arc<Self>);
 }
 
-/// What the exporter's message finds.
+/// The private data of an attachment, which the exporter's message finds.
 #[pin_data]
 struct Notice {
     told: Atomic<bool>,
@@ -78,7 +78,7 @@ impl DmaBuf {
         Ok(this)
     }
 
-    /// Its length.
+    /// The length.
     pub(crate) fn pages(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
         unsafe { (*self.0).size as u64 / PAGE_SIZE }

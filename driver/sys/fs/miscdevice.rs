@@ -208,7 +208,7 @@ pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     }
 }
 
-/// What the current task has mapped of a file of ours.
+/// An area in which the current task has mapped a file of ours.
 pub(crate) struct Shown<T> {
     pub(crate) file: Arc<T>,
     /// The offset in the file, as passed to `mmap()`.

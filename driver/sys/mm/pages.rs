@@ -10,7 +10,7 @@ use kernel::prelude::*;
 /// Runs in a block: as many as fit into a page.
 pub(in crate::sys) const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
 
-/// What memory is made of.
+/// The kinds of memory that a device may reach.
 #[derive(Clone, Copy)]
 pub(crate) enum Origin<'a> {
     /// Pages of the host's memory.
@@ -45,7 +45,7 @@ pub(crate) unsafe trait Pages: Send + Sync {
     /// Whether a device may write to the pages.
     fn writable(&self) -> bool;
 
-    /// What the pages are made of.
+    /// The kind of memory.
     fn origin(&self) -> Origin<'_> {
         Origin::Host
     }

@@ -85,7 +85,7 @@ TEST(registered_bar, .smoke = true)
 	edu_close(&two.giver);
 }
 
-/* The same by a dma-buf, in two contexts of the other device; for reading, no store arrives. */
+/* A part of a BAR is reached by a dma-buf, too; by one for reading, no store arrives. */
 TEST(exported_bar, .faults = true)
 {
 	struct two_edu two = two_edu_new();
@@ -193,7 +193,7 @@ TEST(given_during_a_reset)
 	edu_close(&two.giver);
 }
 
-/* What is no part of a BAR, or not the caller's, is not exported. */
+/* EXPORT refuses what is no part of a BAR, or not the caller's. */
 TEST(exported_wrongly)
 {
 	struct two_edu two = two_edu_new();

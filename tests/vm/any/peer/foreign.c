@@ -117,7 +117,7 @@ TEST(host_memory_outlives_its_descriptor)
 	CHECK_PINS_SOON(0);
 }
 
-/* What the kernel keeps for an import is charged to who imports. */
+/* An import is charged to who imports: the kernel keeps tables for it. */
 TEST(host_memory_is_charged)
 {
 	int dma_buf = udmabuf_new(HUGE), fd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* What the tests of peers share, and REGISTER of another device's memory. */
+/* REGISTER of another device's memory, and functions that all tests of peers share. */
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -107,7 +107,7 @@ void gpu_copy_fails(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t 
 	queue_stopped(queue);
 }
 
-/* A device reads and writes the VRAM of another one at the program's addresses; nothing is pinned. */
+/* A device reads and writes VRAM of another one at the program's addresses; nothing is pinned. */
 TEST(registered_vram, .smoke = true)
 {
 	const size_t length = 2 * HUGE + 3 * PAGE;
@@ -181,7 +181,7 @@ static const struct loss_row losses[] = {
 	{ "remove", REMOVED },
 };
 
-/* What another device has of VRAM ends with it, at once, and the next owner sees none of it. */
+/* VRAM is taken back from another device at once, and its next owner sees none of it. */
 TEST_EACH(vram_lost, losses, .faults = true)
 {
 	struct giver giver = giver_new(HUGE, 21);
@@ -287,7 +287,7 @@ TEST(both_ways)
 	CHECK_STALE_EVENT(giver.fd, ours);
 }
 
-/* What cannot be registered so is refused, and nothing is left. */
+/* REGISTER refuses what is no memory of another device, and leaves nothing. */
 TEST(registered_wrongly)
 {
 	struct giver giver = giver_new(4 * PAGE, 1);
