@@ -34,12 +34,17 @@ const char *need_edu(unsigned int number)
 
 struct giver giver_new(size_t length, unsigned char seed)
 {
+	return giver_of(PINMAP_ALLOC_VRAM, length, seed);
+}
+
+struct giver giver_of(uint32_t flags, size_t length, unsigned char seed)
+{
 	struct giver giver;
 
 	need_peers();
 	snprintf(giver.bdf, sizeof(giver.bdf), "%.15s", need_second_gpu());
 	giver.fd = open_second_gpu();
-	giver.vram = gpu_alloc(giver.fd, PINMAP_ALLOC_VRAM, length);
+	giver.vram = gpu_alloc(giver.fd, flags, length);
 	pattern_fill(giver.vram.addr, length, seed);
 	return giver;
 }
@@ -107,11 +112,19 @@ void gpu_copy_fails(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t 
 	queue_stopped(queue);
 }
 
+static const struct kind {
+	const char *name;
+	uint32_t flags;
+} kinds[] = {
+	{ "plain", PINMAP_ALLOC_VRAM },
+	{ "with_pages", PINMAP_ALLOC_VRAM | PINMAP_ALLOC_P2PDMA },
+};
+
 /* A device reads and writes VRAM of another one at the program's addresses; nothing is pinned. */
-TEST(registered_vram, .smoke = true)
+TEST_EACH(registered_vram, kinds, .smoke = true)
 {
 	const size_t length = 2 * HUGE + 3 * PAGE;
-	struct giver giver = giver_new(length, 7);
+	struct giver giver = giver_of(row->flags, length, 7);
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
 	struct gpu_memory mine = gpu_alloc(fd, PINMAP_ALLOC_VRAM, length);

@@ -29,6 +29,7 @@ struct giver {
 
 /* The second test GPU, with so much VRAM, filled with a pattern of this seed. */
 struct giver giver_new(size_t length, unsigned char seed);
+struct giver giver_of(uint32_t flags, size_t length, unsigned char seed);
 
 /* Takes the VRAM away. Undone by giver_end(). */
 void giver_lose(struct giver *giver, enum loss loss);
