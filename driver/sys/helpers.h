@@ -162,6 +162,8 @@ bool pinmap_dma_buf_is_writable(struct dma_buf *dma_buf);
 enum dma_data_direction pinmap_dma_direction(bool write);
 struct sg_table *pinmap_dma_buf_map(struct dma_buf_attachment *attachment,
 				    enum dma_data_direction direction);
+void pinmap_dma_buf_unmap(struct dma_buf_attachment *attachment, struct sg_table *table,
+			  enum dma_data_direction direction);
 void pinmap_sg_dma(struct scatterlist *sg, struct pinmap_bus_run *part);
 bool pinmap_is_ram(unsigned long pfn);
 bool pinmap_dma_is_plain(struct device *dev);
@@ -311,7 +313,11 @@ void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out);
 int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on);
 int pinmap_pci_msix(struct pci_dev *pdev, struct pinmap_pci_msix *msix);
 void pinmap_pci_init_peers(struct pci_dev *pdev);
-u64 pinmap_pci_set_mask(struct pci_dev *pdev, u64 mask);
+struct pinmap_dma_limits {
+	__u64 mask;
+	__u64 segment;
+};
+void pinmap_pci_exchange_limits(struct pci_dev *pdev, struct pinmap_dma_limits *limits);
 bool pinmap_pci_can_reset(struct pci_dev *pdev);
 bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer);
 int pinmap_pci_vectors(struct pci_dev *pdev);

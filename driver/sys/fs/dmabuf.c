@@ -46,6 +46,16 @@ void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf, bool finish)
 	dma_resv_unlock(dma_buf->resv);
 }
 
+/*
+ * Has all entries of @table, which dma_buf_phys_vec_to_sgt() made, freed with it: that of Linux 7.3
+ * counts none of them as the table's own, so their memory would be lost.
+ */
+static void pinmap_own_entries(struct sg_table *table)
+{
+	if (!table->orig_nents)
+		table->orig_nents = table->nents;
+}
+
 /* Maps @range of @bar for the importer, by the way that the bus allows. -EINVAL: there is none. */
 struct sg_table *pinmap_dma_buf_map_bar(struct dma_buf_attachment *attachment,
 					struct pci_dev *pdev, u32 bar, struct phys_vec *range,
@@ -61,5 +71,6 @@ struct sg_table *pinmap_dma_buf_map_bar(struct dma_buf_attachment *attachment,
 void pinmap_dma_buf_unmap_bar(struct dma_buf_attachment *attachment, struct sg_table *table,
 			      enum dma_data_direction direction)
 {
+	pinmap_own_entries(table);
 	dma_buf_free_sgt(attachment, table, direction);
 }

@@ -54,6 +54,16 @@ bool pinmap_dma_is_plain(struct device *dev)
 	return !is_swiotlb_force_bounce(dev) && !cc_platform_has(CC_ATTR_MEM_ENCRYPT);
 }
 
+void pinmap_dma_buf_unmap(struct dma_buf_attachment *attachment, struct sg_table *table,
+			  enum dma_data_direction direction)
+{
+	dma_resv_lock(attachment->dmabuf->resv, NULL);
+	/* What VFIO exports has the same fault. */
+	pinmap_own_entries(table);
+	dma_buf_unmap_attachment(attachment, table, direction);
+	dma_resv_unlock(attachment->dmabuf->resv);
+}
+
 void pinmap_sg_dma(struct scatterlist *sg, struct pinmap_bus_run *part)
 {
 	part->start = sg_dma_address(sg);

@@ -335,7 +335,7 @@ impl Drop for Imported {
         // SAFETY: Mapped until now, by the type invariants.
         unsafe {
             let (attachment, table) = (self.attached.raw, self.table);
-            bindings::dma_buf_unmap_attachment_unlocked(attachment, table, self.direction);
+            helpers::pinmap_dma_buf_unmap(attachment, table, self.direction);
         }
     }
 }

@@ -174,8 +174,8 @@ impl AsRef<device::Device> for Function {
 pub(crate) struct Enabled {
     function: Function,
     combining: u32,
-    /// The mask of the DMA API before, which the next driver may rely on.
-    mask: u64,
+    /// The limits of the DMA API before, on which the next driver may rely.
+    limits: helpers::pinmap_dma_limits,
 }
 
 /// Base address registers that a function has.
@@ -202,16 +202,19 @@ impl Enabled {
         // SAFETY: The function is valid and enabled by us.
         unsafe { bindings::pci_intx(raw, 0) };
         // SAFETY: The function is valid, and being bound to us.
-        let mask = unsafe {
-            helpers::pinmap_pci_init_peers(raw);
-            // Only exporters of other drivers map by the DMA API, in a domain of all addresses.
-            helpers::pinmap_pci_set_mask(raw, u64::MAX)
+        unsafe { helpers::pinmap_pci_init_peers(raw) };
+        // Only exporters of other drivers map by the DMA API, in a domain of all addresses.
+        let mut limits = helpers::pinmap_dma_limits {
+            mask: u64::MAX,
+            segment: u32::MAX.into(),
         };
+        // SAFETY: The function is valid, and being bound to us.
+        unsafe { helpers::pinmap_pci_exchange_limits(raw, &mut limits) };
         // INVARIANT: The function is enabled and its regions are requested.
         let mut this = Self {
             function: function.clone(),
             combining: 0,
-            mask,
+            limits,
         };
         while this.combining < NR_BARS {
             // SAFETY: The function is valid, and its regions are ours.
@@ -231,7 +234,7 @@ impl Drop for Enabled {
             for index in 0..self.combining {
                 helpers::pinmap_pci_combine(raw, index, false);
             }
-            helpers::pinmap_pci_set_mask(raw, self.mask);
+            helpers::pinmap_pci_exchange_limits(raw, &mut self.limits);
             bindings::pci_release_regions(raw);
             bindings::pci_disable_device(raw);
         }

@@ -73,14 +73,16 @@ bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer)
 	return pci_p2pdma_distance_many(peer, &client, 1, false) >= 0;
 }
 
-/* Sets how wide addresses of the DMA API may be for @pdev. Returns what it was. */
-u64 pinmap_pci_set_mask(struct pci_dev *pdev, u64 mask)
+/* Exchanges what the DMA API may do for @pdev: how wide addresses are, and how long segments. */
+void pinmap_pci_exchange_limits(struct pci_dev *pdev, struct pinmap_dma_limits *limits)
 {
-	u64 old = dma_get_mask(&pdev->dev);
+	struct device *dev = &pdev->dev;
+	struct pinmap_dma_limits old = { dma_get_mask(dev), dma_get_max_seg_size(dev) };
 
-	if (dma_set_mask(&pdev->dev, mask))
+	if (dma_set_mask(dev, limits->mask))
 		pci_dbg(pdev, "keeps its mask for DMA\n");
-	return old;
+	dma_set_max_seg_size(dev, limits->segment);
+	*limits = old;
 }
 
 /* Prepares @pdev to have its BARs mapped by others. Where that cannot be, they are not. */

@@ -215,7 +215,7 @@ const struct command commands[NR_COMMANDS] = {
 	COMMAND("reset", PINMAP_RESET, pinmap_reset, .fill = fill_nothing),
 	COMMAND("alloc", PINMAP_ALLOC, pinmap_alloc, .flags = 31, RESERVED(pinmap_alloc),
 		.writes_back = true, .fill = fill_alloc),
-	COMMAND("export", PINMAP_EXPORT, pinmap_export, .flags = PINMAP_EXPORT_WRITE,
+	COMMAND("export", PINMAP_EXPORT, pinmap_export, .flags = 3,
 		RESERVED(pinmap_export), .writes_back = true, .fill = fill_export),
 	COMMAND("import", PINMAP_IMPORT, pinmap_import, .writes_back = true,
 		.fill = fill_import),
