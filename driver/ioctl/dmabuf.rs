@@ -110,7 +110,7 @@ impl Request for pinmap_import {
         check_flags(self.flags)?;
         context.check_caller()?;
         let reserved = match dmabuf::Source::from_fd(self.fd)? {
-            Some((source, _)) => {
+            Some(source) => {
                 let export = source.exporter();
                 let memory = export.memory_for(context.device().function())?;
                 let write = export.is_writable();

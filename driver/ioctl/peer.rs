@@ -48,7 +48,7 @@ pub(super) fn may_be(plan: &RegisterPlan, failure: &Failure) -> bool {
 
 /// Finds out what [`register`] would answer, without registering anything.
 pub(super) fn check(context: &Context, plan: &RegisterPlan) -> Result<Option<()>, Failure> {
-    let Some(shown) = look(context, plan)? else {
+    let Some(shown) = look(context, plan) else {
         return Ok(None);
     };
     let device = shown.file.device().clone();
@@ -62,7 +62,7 @@ pub(super) fn register<'a>(
     plan: &RegisterPlan,
     claim: Option<Claim>,
 ) -> Result<Option<Registered<'a>>, Failure> {
-    let Some(shown) = look(context, plan)? else {
+    let Some(shown) = look(context, plan) else {
         return Ok(None);
     };
     let device = shown.file.device().clone();
@@ -87,10 +87,10 @@ pub(super) fn register<'a>(
 }
 
 /// Finds the area of the program that shows all addresses of `plan`, if it is of another device.
-fn look(context: &Context, plan: &RegisterPlan) -> Result<Option<Shown<Context>>, Failure> {
+fn look(context: &Context, plan: &RegisterPlan) -> Option<Shown<Context>> {
     let shown = miscdevice::shown::<Context>(plan.span);
     let other = |shown: &Shown<Context>| !Arc::ptr_eq(shown.file.device(), context.device());
-    Ok(shown.filter(other))
+    shown.filter(other)
 }
 
 /// Finds out what the area shows: a part of a BAR, or of VRAM. `EREMOTEIO`: the bus does not let

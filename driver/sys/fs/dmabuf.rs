@@ -125,10 +125,10 @@ impl<T: Exporter> Shared<T> {
         Ok((this, Unpublished { descriptor, file }))
     }
 
-    /// Returns what the dma-buf with the current task's descriptor `fd` exports, and its length.
+    /// Returns what the dma-buf with the current task's descriptor `fd` exports.
     /// `None`: another driver exports it. Fails with `EBADF` if there is no such descriptor, and
     /// with `EINVAL` if it is not a dma-buf.
-    pub(crate) fn from_fd(fd: i32) -> Result<Option<(Arc<Self>, u64)>> {
+    pub(crate) fn from_fd(fd: i32) -> Result<Option<Arc<Self>>> {
         // SAFETY: Any number may be passed.
         let dma_buf = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
         // SAFETY: The dma-buf is valid, since we were given a reference.
@@ -138,7 +138,7 @@ impl<T: Exporter> Shared<T> {
             // the dma-buf.
             Some(unsafe {
                 let this = Arc::from_raw((*dma_buf).priv_.cast::<Self>());
-                let found = (this.clone(), (*dma_buf).size as u64);
+                let found = this.clone();
                 core::mem::forget(this);
                 found
             })

@@ -16,7 +16,7 @@ use crate::{
     logic::{runs::Run, PAGE_SIZE},
     sys::{
         helpers,
-        mm::pages::{block_of, Origin, Pages, BLOCK},
+        mm::pages::{block_of, blocks_of, pages_of, Origin, Pages},
         pci::Function,
         task,
         task::account::Charge,
@@ -344,12 +344,11 @@ impl Drop for Imported {
 // mapped.
 unsafe impl Pages for Imported {
     fn pages(&self) -> u64 {
-        let pages = self.runs.iter().map(|run| run.pages());
-        pages.fold(0, u64::saturating_add)
+        pages_of(&self.runs)
     }
 
     fn blocks(&self) -> usize {
-        self.runs.len().div_ceil(BLOCK)
+        blocks_of(&self.runs)
     }
 
     fn block(&self, index: usize) -> &[Run] {

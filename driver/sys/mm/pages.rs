@@ -66,6 +66,18 @@ pub(crate) unsafe trait Pages: Send + Sync {
     }
 }
 
+/// The pages of a list of runs.
+pub(in crate::sys) fn pages_of(runs: &[Run]) -> u64 {
+    let pages = runs.iter().map(|run| run.pages());
+    pages.fold(0, u64::saturating_add)
+}
+
+/// The blocks of a list of runs: see [`block_of`].
+pub(in crate::sys) fn blocks_of(runs: &[Run]) -> usize {
+    runs.len().div_ceil(BLOCK)
+}
+
+/// Returns the runs of one block of a list.
 pub(in crate::sys) fn block_of(runs: &[Run], index: usize) -> &[Run] {
     runs.chunks(BLOCK).nth(index).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::mm::pages::{block_of, Origin, Pages, BLOCK},
+    sys::mm::pages::{block_of, blocks_of, pages_of, Origin, Pages},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -76,12 +76,11 @@ impl Function {
 // SAFETY: By the type invariants.
 unsafe impl<K: Send + Sync> Pages for BarPages<K> {
     fn pages(&self) -> u64 {
-        let pages = self.runs.iter().map(|run| run.pages());
-        pages.fold(0, u64::saturating_add)
+        pages_of(&self.runs)
     }
 
     fn blocks(&self) -> usize {
-        self.runs.len().div_ceil(BLOCK)
+        blocks_of(&self.runs)
     }
 
     fn block(&self, index: usize) -> &[Run] {
