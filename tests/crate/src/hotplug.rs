@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::libc;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{signal, SigHandler, Signal};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
 use pinmap::Device;
@@ -74,6 +74,9 @@ fn pull_and_put_back(monitor: &mut Monitor) -> Outcome {
     // SAFETY: This process has one thread, so that the child can use whatever it likes.
     let child = match unsafe { fork()? } {
         ForkResult::Child => {
+            // Built with a sanitizer, the program has a handler that exits with an error.
+            // SAFETY: The default action is no function of this program.
+            unsafe { signal(Signal::SIGBUS, SigHandler::SigDfl)? };
             let worked = std::panic::catch_unwind(move || work(child_begun));
             // SAFETY: Ends the child without what the parent would do at its end.
             unsafe { libc::_exit(i32::from(worked.is_err())) }
