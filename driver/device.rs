@@ -13,6 +13,7 @@ use crate::{
     backend::{Backend, Flat, Member},
     context::{Context, Processes},
     failure::Failure,
+    logic::span::Span,
     mmu::DmaControl,
     stats::{self, Stat, Stats, Totals},
     sys::{
@@ -288,6 +289,13 @@ impl Device {
     fn zap_views(&self) {
         for (_, views) in self.views.lock().iter() {
             views.zap();
+        }
+    }
+
+    /// Unmaps what shows these offsets of a context's file from user space.
+    pub(crate) fn zap_view(&self, context: u64, part: Span) {
+        if let Some(views) = self.views.lock().get(&context) {
+            views.zap_part(part);
         }
     }
 

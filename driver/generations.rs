@@ -64,7 +64,7 @@ impl Generations {
             return Ok(mmap_offset.offset());
         }
         let page = allocation::host_memory(account, 1)?;
-        let mmap_offset = MmapOffsets::add(offsets, PAGE_SIZE, MmapSource::ReadOnly(page.clone()))?;
+        let mmap_offset = MmapOffsets::add(offsets, PAGE_SIZE, MmapSource::Host(page.clone()), false)?;
         self.page.populate(page);
         Ok(shown.insert(mmap_offset).offset())
     }

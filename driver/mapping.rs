@@ -27,6 +27,7 @@ use crate::{
         mm::pages::Pages,
         pci::Function,
     },
+    view::DevicePages,
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -40,6 +41,9 @@ pub(crate) trait VramRange: Send + Sync {
 
     /// `part` of the range, counted from its start, as other devices see it on the bus.
     fn on_bus(self: Arc<Self>, part: Span) -> Result<Arc<dyn Pages>>;
+
+    /// The range as `mmap()` shows it.
+    fn shown(self: Arc<Self>) -> Arc<dyn DevicePages>;
 }
 
 /// Memory that can be mapped.

@@ -44,7 +44,7 @@ plain! {
     pinmap_gpu_counters: 448,
     pinmap_gpu_info: 104,
     pinmap_gpu_walk: 40,
-    pinmap_import: 32,
+    pinmap_import: 40,
     pinmap_info: 344,
     pinmap_manage: 64,
     pinmap_map: 64,

@@ -6,7 +6,10 @@
 //! be dropped while memory is still mapped.
 
 use crate::{
+    context::Context,
+    device::Device,
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
+    mapping::VramRange,
     sys::mm::{
         folios::Folios,
         memfd::PinnedFile,
@@ -53,7 +56,6 @@ pub(crate) trait DevicePages: Send + Sync {
 pub(crate) struct HostView {
     folios: Arc<Folios>,
     offset: u64,
-    read_only: bool,
 }
 
 impl HostView {
@@ -61,7 +63,6 @@ impl HostView {
         Self {
             folios: folios.clone(),
             offset,
-            read_only: false,
         }
     }
 }
@@ -115,6 +116,72 @@ impl Faults for FileView {
     }
 }
 
+/// VRAM that another context lends, until either of the two ends that.
+#[pin_data]
+struct LentPages {
+    #[pin]
+    pages: Mutex<Option<Arc<dyn DevicePages>>>,
+}
+
+impl DevicePages for LentPages {
+    fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        self.pages.lock().as_ref()?.insert(offset, insert)
+    }
+
+    fn insert_huge(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        self.pages.lock().as_ref()?.insert_huge(offset, insert)
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+}
+
+/// VRAM that `context` has imported, as `mmap()` shows it to the program that imported it. When
+/// this is dropped, the areas that show it are empty: a touch is a `SIGBUS`.
+pub(crate) struct Loan {
+    device: Arc<Device>,
+    context: u64,
+    pages: Arc<LentPages>,
+    offset: MmapOffset,
+}
+
+impl Loan {
+    pub(crate) fn new(context: &Context, vram: Arc<dyn VramRange>, write: bool) -> Result<Self> {
+        let length = vram.span().length();
+        let pages = Arc::pin_init(
+            pin_init!(LentPages {
+                pages <- new_mutex!(Some(vram.shown()), "pinmap_lent"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let source = MmapSource::Device(pages.clone());
+        Ok(Self {
+            device: context.device().clone(),
+            context: context.id(),
+            pages,
+            offset: MmapOffsets::add(context.mmap_offsets(), length, source, write)?,
+        })
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset.offset()
+    }
+
+    /// Takes the memory away from the program. Waits for faults.
+    pub(crate) fn end(&self) {
+        let pages = self.pages.pages.lock().take();
+        self.device.zap_view(self.context, self.offset.span);
+        drop(pages);
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// Pages of a device, shown from an offset on.
 struct DeviceView {
     pages: Arc<dyn DevicePages>,
@@ -142,8 +209,6 @@ enum View {
 pub(crate) enum MmapSource {
     /// Memory that the driver allocated.
     Host(Arc<Folios>),
-    /// Memory that the driver allocated and a program must not write.
-    ReadOnly(Arc<Folios>),
     /// Pages of the device.
     Device(Arc<dyn DevicePages>),
 }
@@ -158,6 +223,8 @@ struct Offsets {
 struct Entry {
     span: Span,
     view: View,
+    /// Whether the program may write it.
+    write: bool,
     /// The buffer's handle; 0: not a buffer.
     handle: u64,
 }
@@ -187,21 +254,20 @@ impl MmapOffsets {
     }
 
     /// Gives `source`, of `length` bytes, whole pages, an offset.
-    pub(crate) fn add(this: &Arc<Self>, length: u64, source: MmapSource) -> Result<MmapOffset> {
+    /// `write`: the program may write it.
+    pub(crate) fn add(
+        this: &Arc<Self>,
+        length: u64,
+        source: MmapSource,
+        write: bool,
+    ) -> Result<MmapOffset> {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let offset = this.take_offset(length)?;
         let span = Span::new(offset, length).map_err(|_| EINVAL)?;
-        let host = |folios, read_only| -> Result<View> {
-            let view = HostView {
-                folios,
-                offset,
-                read_only,
-            };
-            Ok(View::Host(Arc::new(view, GFP_KERNEL_ACCOUNT)?))
-        };
         let view = match source {
-            MmapSource::Host(folios) => host(folios, false)?,
-            MmapSource::ReadOnly(folios) => host(folios, true)?,
+            MmapSource::Host(folios) => {
+                View::Host(Arc::new(HostView { folios, offset }, GFP_KERNEL_ACCOUNT)?)
+            }
             MmapSource::Device(pages) => {
                 View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
             }
@@ -211,6 +277,7 @@ impl MmapOffsets {
         let entry = Entry {
             span,
             view,
+            write,
             handle: 0,
         };
         offsets.by_last.insert(node.into_node(span.last(), entry));
@@ -257,10 +324,11 @@ impl MmapOffsets {
         Ok(offset)
     }
 
-    /// Maps in `area` what is at its offset. `EINVAL`: nothing is, or less than the area.
+    /// Maps in `area` what is at its offset. `EINVAL`: nothing is, or less than the area; `EACCES`:
+    /// the program may not write it.
     pub(crate) fn view(&self, area: NewArea<'_>) -> Result {
         let wanted = Span::new(area.offset(), area.length()).map_err(|_| EINVAL)?;
-        let view = {
+        let (view, write) = {
             let offsets = self.offsets.lock();
             let cursor = offsets.by_last.cursor_lower_bound(&wanted.start());
             let cursor = cursor.ok_or(EINVAL)?;
@@ -268,18 +336,16 @@ impl MmapOffsets {
             if !entry.span.covers(wanted) {
                 return Err(EINVAL);
             }
-            entry.view.clone()
+            (entry.view.clone(), entry.write)
         };
-        match view {
-            View::Host(host) => {
-                if host.read_only {
-                    if area.is_writable() {
-                        return Err(EACCES);
-                    }
-                    area.forbid_writing();
-                }
-                area.view_pages(host);
+        if !write {
+            if area.is_writable() {
+                return Err(EACCES);
             }
+            area.forbid_writing();
+        }
+        match view {
+            View::Host(host) => area.view_pages(host),
             View::Device(device) if device.pages.is_p2pdma() => area.view_p2pdma_pages(device),
             View::Device(device) => {
                 let write_combine = device.pages.is_memory();

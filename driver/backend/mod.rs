@@ -21,7 +21,6 @@ use crate::{
         task::account::Account,
     },
     uapi::{self, pinmap_info},
-    view::DevicePages,
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -61,12 +60,6 @@ impl Gpus {
 pub(crate) struct Own {
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) member: Arc<Member>,
-}
-
-/// A block of VRAM, as it is mapped and as it is viewed.
-pub(crate) struct VramMemory {
-    pub(crate) range: Arc<dyn VramRange>,
-    pub(crate) pages: Arc<dyn DevicePages>,
 }
 
 impl Backend {
@@ -114,25 +107,13 @@ impl Backend {
     /// Allocates `length` bytes of VRAM, zeroed, with P2PDMA pages if wanted. `ENOSPC`: not free in
     /// one piece; `EOPNOTSUPP`: there can be no such pages.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
-    pub(crate) fn allocate_vram(&self, length: u64, p2pdma: bool) -> Result<VramMemory> {
+    pub(crate) fn allocate_vram(&self, length: u64, p2pdma: bool) -> Result<Arc<dyn VramRange>> {
         match self {
             Self::Flat(_) => Err(EOPNOTSUPP),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) if p2pdma => {
-                let block = Gpu::allocate_p2pdma(gpu, length)?;
-                Ok(VramMemory {
-                    range: block.clone(),
-                    pages: block,
-                })
-            }
+            Self::Paged(gpu) if p2pdma => Ok(Gpu::allocate_p2pdma(gpu, length)?),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => {
-                let block = Gpu::allocate(gpu, length)?;
-                Ok(VramMemory {
-                    range: block.clone(),
-                    pages: block,
-                })
-            }
+            Self::Paged(gpu) => Ok(Gpu::allocate(gpu, length)?),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     stats::StatGuard,
     sys::mm::{folios::Folios, gup::PinnedRuns, memfd::PinnedFile},
     uapi,
-    view::{FileView, MmapOffset},
+    view::{FileView, Loan, MmapOffset},
 };
 use kernel::{
     prelude::*,
@@ -25,8 +25,8 @@ pub(crate) enum Backing {
     /// Memory that the driver allocated.
     Host(Arc<Folios>, MmapOffset),
     Vram(Arc<dyn VramRange>, MmapOffset),
-    /// Memory of somebody else.
-    Import(Memory, Giver),
+    /// Memory of somebody else. VRAM of the device itself can be mapped by the program.
+    Import(Memory, Giver, Option<Arc<Loan>>),
 }
 
 /// The memory of a buffer.
@@ -42,7 +42,7 @@ impl Backing {
     pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::User(runs) => Memory::Host(runs.clone()),
-            Self::Import(memory, _) => memory.clone(),
+            Self::Import(memory, ..) => memory.clone(),
             Self::File(pages) => Memory::Host(pages.clone()),
             Self::Host(folios, _) => Memory::Host(folios.clone()),
             Self::Vram(vram, _) => Memory::Vram(vram.clone()),
@@ -51,13 +51,14 @@ impl Backing {
 
     /// Whether it is memory of another driver.
     pub(crate) fn is_foreign(&self) -> bool {
-        matches!(self, Self::Import(_, Giver::Foreign(_)))
+        matches!(self, Self::Import(_, Giver::Foreign(_), _))
     }
 
     /// The offset to pass to `mmap()`; 0: not mappable.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Self::User(_) | Self::File(_) | Self::Import(..) => 0,
+            Self::User(_) | Self::File(_) => 0,
+            Self::Import(.., loan) => loan.as_ref().map_or(0, |loan| loan.offset()),
             Self::Host(_, mmap_offset) | Self::Vram(_, mmap_offset) => mmap_offset.offset(),
         }
     }
@@ -100,7 +101,7 @@ impl Backing {
             Self::Host(folios, _) => (View::Host(folios.clone()), false),
             Self::File(pages) => (View::File(FileView::new(pages)?), false),
             Self::Vram(..) => (View::None, true),
-            Self::Import(memory, giver) => return giver.parts(memory.clone()),
+            Self::Import(memory, giver, _) => return giver.parts(memory.clone()),
         };
         Ok(Parts {
             memory: self.memory(),
@@ -128,7 +129,7 @@ impl Buffer {
     /// Has the buffer go stale when imported memory is taken back. `ESTALE`: it was.
     pub(crate) fn subscribe(self: &Arc<Self>) -> Result {
         match &self.backing.lock().memory {
-            Some(Backing::Import(_, giver)) => giver.add_importer(self.clone()),
+            Some(Backing::Import(_, giver, _)) => giver.add_importer(self.clone()),
             _ => Ok(()),
         }
     }

@@ -301,7 +301,8 @@ impl Buffer {
         drop(holding);
         match memory {
             Some(Backing::User(runs)) => PinnedRuns::let_go(runs),
-            Some(Backing::Import(_, giver)) => {
+            Some(Backing::Import(_, giver, loan)) => {
+                drop(loan);
                 giver.remove_importer(self);
                 None
             }
@@ -417,7 +418,14 @@ impl Importer for Buffer {
         if let Some(dma_control) = lost {
             dma_control.block_dma();
         }
-        // Wait for a call that is mapping the pages: it sees the state, and undoes the mapping.
-        drop(self.backing.lock());
+        // This waits for a call that is mapping the pages: it sees the state, and undoes the
+        // mapping.
+        let loan = match &self.backing.lock().memory {
+            Some(Backing::Import(.., loan)) => loan.clone(),
+            _ => None,
+        };
+        if let Some(loan) = loan {
+            loan.end();
+        }
     }
 }

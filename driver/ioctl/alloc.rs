@@ -29,7 +29,8 @@ impl Request for pinmap_alloc {
             return Err(EOPNOTSUPP.into());
         }
         context.check_caller()?;
-        let show = |shown| MmapOffsets::add(context.mmap_offsets(), plan.span.length(), shown);
+        let show =
+            |shown| MmapOffsets::add(context.mmap_offsets(), plan.span.length(), shown, true);
         let (backing, claim) = if plan.vram {
             let claim = Claim::new(context)?;
             let memory = backend.allocate_vram(plan.span.length(), plan.p2pdma);
@@ -37,8 +38,8 @@ impl Request for pinmap_alloc {
                 ENOSPC => Failure::at(errno, uapi::PINMAP_FAIL_FULL, 0),
                 _ => errno.into(),
             })?;
-            let mmap_offset = show(MmapSource::Device(memory.pages))?;
-            (Backing::Vram(memory.range, mmap_offset), Some(claim))
+            let mmap_offset = show(MmapSource::Device(memory.clone().shown()))?;
+            (Backing::Vram(memory, mmap_offset), Some(claim))
         } else {
             let kind = Kind {
                 write_combined: plan.write_combined,

@@ -24,6 +24,7 @@ use crate::{
         },
     },
     uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
+    view::Loan,
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -143,8 +144,12 @@ impl pinmap_import {
         giver: Giver,
     ) -> Result<ReservedHandle<&'a Context>, Failure> {
         let span = Span::new(0, memory.length()).map_err(errno)?;
-        let (_, reserved) = import(context, span, write, memory, giver)?;
+        let (buffer, reserved) = import(context, span, write, memory, giver)?;
         self.out_handle = reserved.handle();
+        self.out_offset = buffer.with_backing(Backing::offset)?;
+        context
+            .mmap_offsets()
+            .set_handle(self.out_offset, self.out_handle);
         self.out_length = span.length();
         self.out_flags = if write { uapi::PINMAP_EXPORT_WRITE } else { 0 };
         Ok(reserved)
@@ -161,7 +166,14 @@ pub(super) fn import<'a>(
 ) -> Result<(Arc<Buffer>, ReservedHandle<&'a Context>), Failure> {
     let account = context.account().clone();
     let events = context.events().clone();
-    let backing = Backing::Import(memory, giver);
+    let loan = match &memory {
+        Memory::Vram(vram) => {
+            let loan = Loan::new(context, vram.clone(), write)?;
+            Some(Arc::new(loan, GFP_KERNEL_ACCOUNT)?)
+        }
+        Memory::Host(_) => None,
+    };
+    let backing = Backing::Import(memory, giver, loan);
     let buffer = Buffer::allocated(span, write, backing, account, events)?;
     // `reserved` ends the buffer, whatever fails from here on.
     let reserved = context.reserve(&buffer)?;

@@ -125,7 +125,7 @@ impl Request for pinmap_queue_create {
         let ring_mapping = map(member.upper(), &ring_memory, Access::Fetch)?;
         let fence_mapping = map(member.upper(), &fences, Access::Write)?;
 
-        let show = |length, shown| MmapOffsets::add(context.mmap_offsets(), length, shown);
+        let show = |length, shown| MmapOffsets::add(context.mmap_offsets(), length, shown, true);
         let ring_view = show(ring.bytes(), MmapSource::Host(ring_memory.clone()))?;
         let fence_view = show(PAGE_SIZE, MmapSource::Host(fences.clone()))?;
         let doorbell_view = show(PAGE_SIZE, MmapSource::Device(doorbell.clone()))?;

@@ -13,8 +13,8 @@ from conftest import whole_pages
 def test_list_names_all_devices():
     nodes = pinmap.list()
     ids = [(node.vendor, node.device) for node in nodes]
-    assert ids.count((0x1234, 0x11E8)) == 2 and len(ids) == 3
-    assert [node.path for node in nodes] == [f"/dev/pinmap{i}" for i in range(3)]
+    assert ids.count((0x1234, 0x11E8)) == 2 and len(ids) == 4
+    assert [node.path for node in nodes] == [f"/dev/pinmap{i}" for i in range(4)]
 
 
 def test_open_by_path_by_address_and_the_first(gpu):

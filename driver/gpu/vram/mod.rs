@@ -456,6 +456,10 @@ impl VramRange for VramBlock {
     fn on_bus(self: Arc<Self>, part: Span) -> Result<Arc<dyn Pages>> {
         pages_on_bus(&self.gpu.clone(), self, part)
     }
+
+    fn shown(self: Arc<Self>) -> Arc<dyn DevicePages> {
+        self
+    }
 }
 
 /// `part` of `range`, which is of `gpu`, as other devices see it on the bus.

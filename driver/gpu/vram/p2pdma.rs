@@ -242,6 +242,10 @@ impl VramRange for P2pdmaBlock {
     fn on_bus(self: Arc<Self>, part: Span) -> Result<Arc<dyn Pages>> {
         pages_on_bus(&self.gpu.clone(), self, part)
     }
+
+    fn shown(self: Arc<Self>) -> Arc<dyn DevicePages> {
+        self
+    }
 }
 
 impl DevicePages for P2pdmaBlock {

@@ -4,7 +4,7 @@
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
 
 use super::{folios::Folios, pages::Pages};
-use crate::sys::helpers;
+use crate::{logic::span::Span, sys::helpers};
 use core::{marker::PhantomData, mem, ptr::NonNull};
 use kernel::{
     bindings, ffi,
@@ -337,5 +337,12 @@ impl Views {
     pub(crate) fn zap(&self) {
         // SAFETY: Valid by the type invariants.
         unsafe { bindings::unmap_mapping_range(self.0.as_ptr(), 0, 0, 1) };
+    }
+
+    /// Unmaps what shows these offsets.
+    pub(crate) fn zap_part(&self, part: Span) {
+        let (start, length) = (part.start() as i64, part.length() as i64);
+        // SAFETY: Valid by the type invariants.
+        unsafe { bindings::unmap_mapping_range(self.0.as_ptr(), start, length, 1) };
     }
 }

@@ -1879,11 +1879,15 @@ struct pinmap_export {
  *             mapped for reading only
  * @out_handle: handle of the buffer
  * @out_length: bytes of the buffer
+ * @out_offset: offset for mmap() of the file, if it is VRAM of this device;
+ *              otherwise 0
  *
  * Makes a buffer of the pages of a dma-buf. They stay pinned once, and charged
  * once, to whoever pinned them. The buffer is released by %PINMAP_RELEASE; the
  * descriptor may be closed before. The call maps nothing: mmap() of the
- * descriptor shows the memory to the CPU, %PINMAP_MAP to the device.
+ * descriptor shows the memory to the CPU, %PINMAP_MAP to the device. VRAM of
+ * this device is shown by mmap() of the device's own file, at @out_offset, until
+ * it is taken back or released: from then on touching it is a SIGBUS.
  * %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY and events take the
  * buffer's user address for 0.
  *
@@ -1916,6 +1920,7 @@ struct pinmap_import {
 	__u32 out_flags;
 	__aligned_u64 out_handle;
 	__aligned_u64 out_length;
+	__aligned_u64 out_offset;
 };
 #define PINMAP_IMPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_IMPORT)
 

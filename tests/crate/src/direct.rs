@@ -12,7 +12,7 @@ use pinmap::{Allocation, Detour};
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
-use crate::setup::{pattern, PAGE};
+use crate::setup::{pattern, peers, PAGE};
 
 const LEN: usize = 64 * PAGE + 100;
 
@@ -65,10 +65,6 @@ fn file(name: &str) -> Result<Option<File>, Box<dyn std::error::Error>> {
         .open(&path)?;
     fs::remove_file(path)?;
     Ok(Some(file))
-}
-
-fn peers() -> bool {
-    !std::env::var("PINMAP_PEERS").unwrap_or_default().is_empty()
 }
 
 fn bytes(memory: &Allocation<u8>) -> Result<Vec<u8>, pinmap::Error> {

@@ -12,14 +12,20 @@ use nix::libc;
 use nix::sys::signal::{signal, SigHandler, Signal};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
-use pinmap::Device;
+use pinmap::accelerator::StreamOptions;
+use pinmap::inspect::State;
+use pinmap::{Access, Device, ErrorKind};
 
 use crate::documents::network_card;
+use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
+use crate::setup::peers;
 
 /// The network card, and the slot of its root port.
 const CARD: &str = "/sys/bus/pci/devices/0000:01:00.0";
 const SLOT: &str = "/sys/bus/pci/slots/1";
+/// A register of the card that can be written with no effect.
+const LED_CONTROL: usize = 0xe00;
 /// Files that tell the driver which functions to take whenever they come, and which no longer.
 const NEW_ID: &str = "/sys/bus/pci/drivers/pinmap/new_id";
 const REMOVE_ID: &str = "/sys/bus/pci/drivers/pinmap/remove_id";
@@ -85,9 +91,7 @@ fn pull_and_put_back(monitor: &mut Monitor) -> Outcome {
     };
     drop(child_begun);
     begun.read_exact(&mut [0])?;
-    monitor.ask(r#"{"execute": "device_del", "arguments": {"id": "card"}}"#)?;
-    monitor.line_with("DEVICE_DELETED")?;
-    assert!(!Path::new(CARD).exists(), "the function is still there");
+    pull(monitor)?;
     let ended = waitpid(child, None)?;
     // A wait fails, or, as documented, an access to a register is a SIGBUS.
     let is_told = match ended {
@@ -97,7 +101,20 @@ fn pull_and_put_back(monitor: &mut Monitor) -> Outcome {
     };
     assert!(is_told, "{ended:?}");
     assert!(Device::find(0x8086, 0x10c9).is_err());
+    put_back(monitor)?;
+    network_card()
+}
 
+/// Pulls the card, and returns when it is gone.
+fn pull(monitor: &mut Monitor) -> Outcome {
+    monitor.ask(r#"{"execute": "device_del", "arguments": {"id": "card"}}"#)?;
+    monitor.line_with("DEVICE_DELETED")?;
+    assert!(!Path::new(CARD).exists(), "the function is still there");
+    Ok(())
+}
+
+/// Puts the card back, and returns when the driver has it.
+fn put_back(monitor: &mut Monitor) -> Outcome {
     let put = r#"{"driver": "igb", "id": "card", "bus": "card-port", "netdev": "hub"}"#;
     monitor.ask(&format!(
         r#"{{"execute": "device_add", "arguments": {put}}}"#
@@ -105,16 +122,17 @@ fn pull_and_put_back(monitor: &mut Monitor) -> Outcome {
     while Device::find(0x8086, 0x10c9).is_err() {
         std::thread::sleep(Duration::from_millis(10));
     }
-    network_card()
+    Ok(())
 }
 
-pub(crate) fn pulled_card_comes_back() -> Outcome {
+/// Does something with a card that the driver takes whenever it comes.
+fn with_card(work: impl FnOnce(&mut Monitor) -> Outcome) -> Outcome {
     if !Path::new(CARD).exists() || !Path::new(SLOT).exists() {
         return skip("there is no card that can be pulled");
     }
     let mut monitor = Monitor::open()?;
     fs::write(NEW_ID, "8086 10c9")?;
-    let result = pull_and_put_back(&mut monitor);
+    let result = work(&mut monitor);
     fs::write(REMOVE_ID, "8086 10c9")?;
     if let Ok(device) = Device::find(0x8086, 0x10c9) {
         fs::write(
@@ -123,4 +141,46 @@ pub(crate) fn pulled_card_comes_back() -> Outcome {
         )?;
     }
     result
+}
+
+pub(crate) fn pulled_card_comes_back() -> Outcome {
+    with_card(pull_and_put_back)
+}
+
+/// An accelerator stores to registers of a card that is pulled meanwhile: it loses them, and the
+/// card goes although an accelerator had it.
+pub(crate) fn peers_lose_a_pulled_card() -> Outcome {
+    if !peers() {
+        return skip("the bus does not let devices reach each other");
+    }
+    let gpu = gpu()?;
+    with_card(|monitor| {
+        for round in 0..3 {
+            let card = Device::find(0x8086, 0x10c9)?;
+            let registers = card.bar(0)?.window(0..0x1000)?;
+            let peer = registers.register(gpu.device(), Access::ReadWrite)?;
+            let stream = gpu.stream(StreamOptions::new())?;
+            let (begun, has_begun) = std::sync::mpsc::channel();
+            let error = std::thread::scope(|scope| {
+                let working = scope.spawn(|| loop {
+                    let stored = stream.scope(|work| {
+                        (0..50).try_for_each(|_| work.store(&peer, LED_CONTROL, round))
+                    });
+                    // Nobody listens after the first time.
+                    let _ = begun.send(());
+                    if let Err(error) = stored {
+                        return error;
+                    }
+                });
+                has_begun.recv()?;
+                pull(monitor)?;
+                Ok::<_, Box<dyn std::error::Error>>(working.join().expect("it returns"))
+            })?;
+            assert_eq!(error.kind(), ErrorKind::Fault, "{error}");
+            assert_eq!(peer.state()?, State::Stale);
+            drop((registers, card));
+            put_back(monitor)?;
+        }
+        network_card()
+    })
 }

@@ -165,7 +165,8 @@ const TESTS: &[Test] = tests! {
         guides_have_programs_that_run
         guide_drives_a_network_card;
     hotplug:
-        pulled_card_comes_back;
+        pulled_card_comes_back
+        peers_lose_a_pulled_card;
     doctor:
         doctor_all_is_well
         doctor_low_limit
@@ -350,6 +351,8 @@ const TESTS: &[Test] = tests! {
         copies_between_two_gpus_are_in_order
         vram_of_two_gpus_is_an_operand
         vram_of_two_gpus_goes_stale
+        copies_between_two_gpus_are_timed
+        vram_of_another_context_is_imported
         streams_wait_for_conditions;
     stream_overlap:
         copies_overlap_with_a_kernel

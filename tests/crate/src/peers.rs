@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VRAM of one device in the hands of another, for a machine that has two with queues.
 
-use pinmap::accelerator::{self, Accelerator, Condition, Reach};
-use pinmap::{Access, ErrorKind, RegisterOptions};
+use std::time::Duration;
+
+use pinmap::accelerator::{self, Accelerator, Condition, Place, Reach};
+use pinmap::{Access, AllocOptions, Device, ErrorKind, RegisterOptions};
 use pinmap_testgpu::{IncrementF32, Spin};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
-use crate::setup::PAGE;
+use crate::setup::{pattern, peers, PAGE};
 use crate::stream_devices::second;
 use crate::streams::stream;
 
 /// More than two buffers, and no whole one at the end.
 const COUNT: usize = (5 << 20) / 4 + 3;
 const BYTES: u64 = COUNT as u64 * 4;
-
-/// Whether the bus of this machine lets devices reach each other.
-fn peers() -> bool {
-    !std::env::var("PINMAP_PEERS").unwrap_or_default().is_empty()
-}
 
 fn numbers(seed: usize) -> Vec<f32> {
     (0..COUNT).map(|i| ((i + seed) % 9973) as f32).collect()
@@ -101,7 +98,7 @@ pub(crate) fn copies_between_two_gpus_are_in_order() -> Outcome {
     let one = gpu()?;
     let two = second(&one)?;
     let (first, next) = (stream(&one)?, stream(&two)?);
-    let late = std::time::Duration::from_millis(20);
+    let late = Duration::from_millis(20);
     let (mut a, mut b) = (one.alloc_vram::<f32>(COUNT)?, two.alloc_vram::<f32>(COUNT)?);
     let there = one.event()?;
     accelerator::scope(|scope| {
@@ -235,13 +232,99 @@ pub(crate) fn streams_wait_for_conditions() -> Outcome {
             waits.wait_until(&words, 0, condition)?;
             waits.write_value(&mut words, 1, 1)?;
             writes.launch(Spin {
-                time: std::time::Duration::from_millis(5),
+                time: Duration::from_millis(5),
             })?;
             writes.stream().synchronize()?;
             assert_eq!(words.get(1)?, 0, "{condition:?}");
             writes.write_value(&mut words, 0, met)
         })?;
         assert_eq!(words.get(1)?, 1, "{condition:?}");
+    }
+    Ok(())
+}
+
+/// VRAM that another context exported is VRAM here, until its owner frees it.
+pub(crate) fn vram_of_another_context_is_imported() -> Outcome {
+    let own = gpu()?;
+    let other = pinmap_testgpu::accelerator(&Device::open(own.device().path())?)?;
+    let stream = stream(&other)?;
+    let mut given = own.alloc_vram::<f32>(COUNT)?;
+    given.write(0, &numbers(5))?;
+    let dma_buf = given.export(Access::ReadWrite)?;
+    let mut taken = other.device().import::<f32>(&dma_buf)?;
+    assert_eq!(taken.place(), Place::Vram);
+    assert!(taken.len() >= COUNT && taken.slice().part(..COUNT)?.to_vec() == numbers(5));
+    let mut mine = other.alloc_vram::<f32>(COUNT)?;
+    let before = moved(&other)?;
+    stream.scope(|work| {
+        let mut all = taken.slice_mut().part(..COUNT)?;
+        work.launch(IncrementF32 { data: &mut all })?;
+        work.copy(&all, &mut mine)
+    })?;
+    let [read, written, ..] = moved(&other)?;
+    assert_eq!([read, written], before[..2], "something went by the bus");
+    let expected: Vec<f32> = numbers(5).iter().map(|number| number + 1.0).collect();
+    assert!(given.to_vec() == expected && mine.to_vec() == expected);
+    // Released by its owner, it is no operand any more.
+    drop(given);
+    let copied = stream.scope(|work| work.copy(taken.slice().part(..COUNT)?, &mut mine));
+    assert_eq!(copied.expect_err("it is gone").kind(), ErrorKind::Fault);
+    // For reading only it is refused, because an allocation can be written.
+    let given = own.alloc_vram::<f32>(COUNT)?;
+    let readable = given.export(Access::Read)?;
+    let refused = other.device().import::<f32>(&readable).map(drop);
+    assert_eq!(refused.expect_err("read-only").errno(), nix::libc::EACCES);
+    Ok(())
+}
+
+/// Prints how long copies between two accelerators take by the devices' clocks: by the bus where it
+/// lets them, or through the crate's buffers in host memory, beside two copies of the whole by way
+/// of host memory.
+pub(crate) fn copies_between_two_gpus_are_timed() -> Outcome {
+    let one = gpu()?;
+    let two = second(&one)?;
+    let (push, pull) = (stream(&one)?, stream(&two)?);
+    let portable = AllocOptions::new().portable();
+    for bytes in [4 << 10, 64 << 10, 1 << 20, 16 << 20] {
+        let (mut a, mut b) = (one.alloc_vram::<u8>(bytes)?, two.alloc_vram::<u8>(bytes)?);
+        let mut host = one.device().alloc_with::<u8>(bytes, portable)?;
+        a.write(0, &pattern(3, bytes))?;
+        let [begun, ended] = [one.event()?, one.event()?];
+        let [late_begun, late_ended] = [two.event()?, two.event()?];
+        let mut times = [Duration::ZERO; 2];
+        // The first round has the device learn addresses.
+        for _ in 0..2 {
+            b.write(0, &vec![0; bytes])?;
+            push.scope(|work| {
+                work.record(&begun)?;
+                work.copy(&a, &mut b)?;
+                work.record(&ended)
+            })?;
+            times[0] = ended.elapsed_since(&begun)?;
+            assert!(b.to_vec() == pattern(3, bytes));
+            b.write(0, &vec![0; bytes])?;
+            push.scope(|work| {
+                work.record(&begun)?;
+                work.copy(&a, &mut host)?;
+                work.record(&ended)
+            })?;
+            pull.scope(|work| {
+                work.record(&late_begun)?;
+                work.copy(host.on(&two)?, &mut b)?;
+                work.record(&late_ended)
+            })?;
+            times[1] = ended.elapsed_since(&begun)? + late_ended.elapsed_since(&late_begun)?;
+            assert!(b.to_vec() == pattern(3, bytes));
+        }
+        let by = if peers() {
+            "by the bus"
+        } else {
+            "by the crate"
+        };
+        println!(
+            "# {bytes} bytes: {:?} {by}, {:?} by host memory",
+            times[0], times[1]
+        );
     }
     Ok(())
 }

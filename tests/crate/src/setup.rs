@@ -29,6 +29,11 @@ pub(crate) fn timed_out<T>(waited: pinmap::Result<T>) -> pinmap::Result<bool> {
 
 pub(crate) const PAGE: usize = 4096;
 
+/// Whether the bus of this machine lets devices reach each other.
+pub(crate) fn peers() -> bool {
+    !std::env::var("PINMAP_PEERS").unwrap_or_default().is_empty()
+}
+
 /// Whether everything takes several times as long: on the debug kernel, or with a test GPU each
 /// access of which is a message.
 pub(crate) fn is_slow() -> bool {

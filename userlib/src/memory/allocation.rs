@@ -63,8 +63,8 @@ pub enum Place {
 /// # Ok(()) }
 /// ```
 ///
-/// Once the device is gone, an access to memory in [`Place::Vram`] raises `SIGBUS`; host memory
-/// stays accessible.
+/// Once the device is gone, or has taken imported memory back, an access to memory in
+/// [`Place::Vram`] raises `SIGBUS`; host memory stays accessible.
 pub struct Allocation<T> {
     device: Device,
     handle: u64,

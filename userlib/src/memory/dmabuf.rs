@@ -125,7 +125,11 @@ impl Device {
     /// process as [`alloc`](Self::alloc) does, and has as many elements as fit. On a flat device
     /// this makes the context the owner.
     ///
-    /// The memory is pinned once, and charged once to the user who allocated it.
+    /// Host memory is pinned once, and charged once to the user who allocated it. VRAM of this
+    /// device, from another process, is VRAM here ([`Place::Vram`]): when it is released there, the
+    /// device no longer reaches it, and touching it is a `SIGBUS`.
+    ///
+    /// [`Place::Vram`]: crate::accelerator::Place::Vram
     ///
     /// ```no_run
     /// use std::os::fd::OwnedFd;
@@ -139,11 +143,13 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, whose memory cannot be mapped for this
-    /// device; `EINVAL`: the file is no dma-buf, its memory is registered memory of a program,
-    /// which cannot be mapped here, or it is shorter than one element; `EACCES`: it was exported
-    /// for reading only; `ENOSPC`: too many registrations and allocations; `EBUSY`: another context
-    /// owns the device; `EPERM`: another process opened the device; `ENODEV`: the device is gone.
+    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, which may move its memory; `EINVAL`: the
+    /// file is no dma-buf, or is shorter than one element, or the CPU cannot map its memory, which
+    /// is registered memory of a program, or another device's; `EACCES`: it was exported for
+    /// reading only; `EREMOTEIO`: it is memory of a device that the bus does not let this one
+    /// reach; `ESTALE`: it was taken back; `ENOMEM`: it is another driver's, and the user may lock
+    /// no more; `ENOSPC`: too many registrations and allocations; `EBUSY`: another context owns the
+    /// device; `EPERM`: another process opened the device; `ENODEV`: the device is gone.
     pub fn import<T: Element>(&self, dma_buf: &DmaBuf) -> Result<Allocation<T>> {
         let attempt = || format!("import the dma-buf {} for {self}", dma_buf.0.as_raw_fd());
         let mut args = abi::pinmap_import {
@@ -162,11 +168,14 @@ impl Device {
         if len == 0 {
             return refuse(Errno::EINVAL, "it is not even one element long");
         }
-        let map = MmapOptions::new()
-            .len(length)
-            .map_raw(dma_buf.0.as_raw_fd())
-            .map_err(|error| Error::from_io(Operation::Import, attempt(), &error))?;
-        let memory = Mapped::new(map, Place::Host);
+        let mut view = MmapOptions::new();
+        view.len(length);
+        let (map, place) = match args.out_offset {
+            0 => (view.map_raw(dma_buf.0.as_raw_fd()), Place::Host),
+            offset => (view.offset(offset).map_raw(self.file()), Place::Vram),
+        };
+        let map = map.map_err(|error| Error::from_io(Operation::Import, attempt(), &error))?;
+        let memory = Mapped::new(map, place);
         Allocation::map(self, handle, memory, len, false).map_err(|(errno, failure)| {
             Error::new(Operation::Import, attempt(), errno).with_failure(failure)
         })

@@ -1089,10 +1089,11 @@ pub struct pinmap_import {
     pub out_flags: __u32,
     pub out_handle: __u64,
     pub out_length: __u64,
+    pub out_offset: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_import"][::core::mem::size_of::<pinmap_import>() - 32usize];
+    ["Size of pinmap_import"][::core::mem::size_of::<pinmap_import>() - 40usize];
     ["Alignment of pinmap_import"][::core::mem::align_of::<pinmap_import>() - 8usize];
     ["Offset of field: pinmap_import::size"][::core::mem::offset_of!(pinmap_import, size) - 0usize];
     ["Offset of field: pinmap_import::flags"]
@@ -1104,6 +1105,8 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_import, out_handle) - 16usize];
     ["Offset of field: pinmap_import::out_length"]
         [::core::mem::offset_of!(pinmap_import, out_length) - 24usize];
+    ["Offset of field: pinmap_import::out_offset"]
+        [::core::mem::offset_of!(pinmap_import, out_offset) - 32usize];
 };
 pub const PINMAP_SYNC_FOR_DEVICE: pinmap_sync_flags = 1;
 pub const PINMAP_SYNC_FOR_CPU: pinmap_sync_flags = 2;

@@ -10,6 +10,8 @@
 #include "pci.h"
 #include "pins.h"
 
+#include <fcntl.h>
+#include <linux/pci_regs.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,6 +22,9 @@
 
 /* QEMU's NVMe controller, which no driver has; it has a way to an edu. */
 enum { SPARE_VENDOR = 0x1b36, SPARE_DEVICE = 0x0010 };
+
+/* QEMU's pci-testdev, one of whose BARs is memory; no driver has it either. */
+enum { MEMORY_DEVICE = 0x0005 };
 
 /* The first of four registers that edu answers with the complement of what was written. */
 enum { ANSWER = EDU_LIVENESS };
@@ -81,6 +86,73 @@ TEST(registered_bar, .smoke = true)
 	CHECK_EQ(edu_register(&two.giver, ANSWER), (uint32_t)~0x12345678);
 	CHECK_EQ(query_handle(two.taker.fd, bar.handle).out_kind, PINMAP_BUFFER_IMPORT);
 	CHECK_PINS(0);
+	edu_close(&two.taker);
+	edu_close(&two.giver);
+}
+
+/* A prefetchable BAR, which the CPU has write-combined, is memory for the DMA of another device. */
+TEST(prefetchable_bar, .smoke = true)
+{
+	const struct pinmap_bar *bar;
+	struct registration peer;
+	struct pinmap_info info;
+	char bdf[16] = "", *seen;
+	struct edu taker;
+	int fd;
+
+	need_peers();
+	if (!pci_spare(SPARE_VENDOR, MEMORY_DEVICE, bdf))
+		SKIP("the machine has no pci-testdev");
+	taker = edu_open(open_function(need_edu(0)));
+	pci_bind(bdf);
+	fd = open_function(bdf);
+	info = get_info(fd);
+	bar = info.out_bars;
+	while (!(bar->flags & PINMAP_BAR_PREFETCHABLE))
+		CHECK(++bar < info.out_bars + PINMAP_NR_BARS);
+	seen = SYS(mmap(NULL, bar->length, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+			(off_t)bar->offset));
+	pattern_fill(seen, bar->length, 3);
+	peer = register_memory(taker.fd, seen, bar->length, WRITE);
+	dma_store(&taker, peer.device_addr + 2 * PAGE, 0x12345678);
+	CHECK_EQ(*(volatile uint32_t *)(seen + 2 * PAGE), 0x12345678);
+	edu_reads(&taker, peer.device_addr + PAGE, 256);
+	edu_writes(&taker, peer.device_addr + bar->length - 256, 256);
+	CHECK(!memcmp(seen + PAGE, seen + bar->length - 256, 256));
+	SYS(munmap(seen, bar->length));
+	close(fd);
+	CHECK_EQ(next_event(taker.fd).type, PINMAP_EVENT_STALE);
+	pci_unbind(bdf);
+	edu_close(&taker);
+}
+
+/* Switches a function's answers to accesses of its memory on or off. */
+static void set_answering(const char *bdf, bool answers)
+{
+	int config = SYS(open(pci_path(bdf, "config"), O_RDWR | O_CLOEXEC));
+	uint16_t command;
+
+	CHECK_EQ(SYS(pread(config, &command, 2, PCI_COMMAND)), 2);
+	command = (uint16_t)(answers ? command | PCI_COMMAND_MEMORY
+				     : command & ~PCI_COMMAND_MEMORY);
+	CHECK_EQ(SYS(pwrite(config, &command, 2, PCI_COMMAND)), 2);
+	close(config);
+}
+
+/* While a BAR is off, DMA to it is lost and does no harm; nobody else gets it. */
+TEST(bar_that_is_off)
+{
+	struct two_edu two = two_edu_new();
+	struct registration bar =
+		register_memory(two.taker.fd, (void *)two.giver.bar, PAGE, WRITE);
+
+	edu_set_register(&two.giver, ANSWER, 0x2222);
+	set_answering(two.bdf, false);
+	dma_store(&two.taker, bar.device_addr + ANSWER, 0x3333);
+	set_answering(two.bdf, true);
+	CHECK_EQ(edu_register(&two.giver, ANSWER), (uint32_t)~0x2222);
+	dma_store(&two.taker, bar.device_addr + ANSWER, 0x3333);
+	CHECK_EQ(edu_register(&two.giver, ANSWER), (uint32_t)~0x3333);
 	edu_close(&two.taker);
 	edu_close(&two.giver);
 }
