@@ -64,7 +64,8 @@ impl Generations {
             return Ok(mmap_offset.offset());
         }
         let page = allocation::host_memory(account, 1)?;
-        let mmap_offset = MmapOffsets::add(offsets, PAGE_SIZE, MmapSource::Host(page.clone()), false)?;
+        let mmap_offset =
+            MmapOffsets::add(offsets, PAGE_SIZE, MmapSource::Host(page.clone()), false)?;
         self.page.populate(page);
         Ok(shown.insert(mmap_offset).offset())
     }

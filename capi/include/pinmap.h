@@ -1080,11 +1080,13 @@ struct pinmap_memory *pinmap_manage(const struct pinmap_device *device,
                                     size_t length);
 
 /**
- * Imports the dma-buf that is open as `fd`, which this driver must have exported: for this or for
- * another device. The file descriptor stays the caller's.
+ * Imports the dma-buf that is open as `fd`: one of this driver's, of this or another device and
+ * process, or one of another driver whose memory does not move. VRAM must be of this device. The
+ * file descriptor stays the caller's.
  *
- * Errors: EINVAL, that is no dma-buf of this driver's; EACCES, it was exported for reading only;
- * otherwise as for pinmap_alloc().
+ * Errors: EINVAL, that is no dma-buf, or the CPU cannot map its memory; EACCES, it was exported
+ * for reading only; EOPNOTSUPP, another driver may move it; EREMOTEIO, the bus does not let the
+ * device reach it; ESTALE, it was taken back; otherwise as for pinmap_alloc().
  */
 struct pinmap_memory *pinmap_import(const struct pinmap_device *device,
                                     int fd);
@@ -1124,13 +1126,14 @@ int pinmap_stream_destroy(struct pinmap_stream *stream);
 uint64_t pinmap_stream_id(const struct pinmap_stream *stream);
 
 /**
- * Submits a copy of `length` bytes between any two pieces of memory of the stream's device.
- * Returns when it is submitted, which waits only if the stream's ring is full. pinmap_release()
- * waits until it is done.
+ * Submits a copy of `length` bytes between any two pieces of memory of the stream's device, or
+ * between its VRAM and another accelerator's: by the bus, or through host memory where the bus
+ * does not let the stream's device reach the other one. Returns when it is submitted, which waits
+ * only if the stream's ring is full. pinmap_release() waits until it is done.
  *
- * Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES,
- * the device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a
- * host function; ENODEV, the device is gone.
+ * Errors: EINVAL, the parts do not lie in the memory, or overlap, or neither is the stream's
+ * device's; EACCES, the device may only read the target; EIO, the stream is known to have failed;
+ * EDEADLK, this is a host function; ENODEV, the device is gone.
  */
 int pinmap_stream_copy(const struct pinmap_stream *stream,
                        const struct pinmap_memory *to,

@@ -245,11 +245,13 @@ pub unsafe extern "C" fn pinmap_manage(
     })
 }
 
-/// Imports the dma-buf that is open as `fd`, which this driver must have exported: for this or for
-/// another device. The file descriptor stays the caller's.
+/// Imports the dma-buf that is open as `fd`: one of this driver's, of this or another device and
+/// process, or one of another driver whose memory does not move. VRAM must be of this device. The
+/// file descriptor stays the caller's.
 ///
-/// Errors: EINVAL, that is no dma-buf of this driver's; EACCES, it was exported for reading only;
-/// otherwise as for pinmap_alloc().
+/// Errors: EINVAL, that is no dma-buf, or the CPU cannot map its memory; EACCES, it was exported
+/// for reading only; EOPNOTSUPP, another driver may move it; EREMOTEIO, the bus does not let the
+/// device reach it; ESTALE, it was taken back; otherwise as for pinmap_alloc().
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_import(device: *const Device, fd: c_int) -> *mut Memory {
     make(|| {

@@ -117,13 +117,14 @@ pub unsafe extern "C" fn pinmap_stream_id(stream: *const Stream) -> u64 {
     })
 }
 
-/// Submits a copy of `length` bytes between any two pieces of memory of the stream's device.
-/// Returns when it is submitted, which waits only if the stream's ring is full. pinmap_release()
-/// waits until it is done.
+/// Submits a copy of `length` bytes between any two pieces of memory of the stream's device, or
+/// between its VRAM and another accelerator's: by the bus, or through host memory where the bus
+/// does not let the stream's device reach the other one. Returns when it is submitted, which waits
+/// only if the stream's ring is full. pinmap_release() waits until it is done.
 ///
-/// Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES,
-/// the device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a
-/// host function; ENODEV, the device is gone.
+/// Errors: EINVAL, the parts do not lie in the memory, or overlap, or neither is the stream's
+/// device's; EACCES, the device may only read the target; EIO, the stream is known to have failed;
+/// EDEADLK, this is a host function; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_copy(
     stream: *const Stream,

@@ -379,11 +379,14 @@ impl Device {
         managed::residency(py, &part, &shared)
     }
 
-    /// Imports the dma-buf that is open as `fd`, which the driver must have exported, as an array
-    /// of this shape, which must fit into it. The file descriptor stays the caller's.
+    /// Imports the dma-buf that is open as `fd` as an array of this shape, which must fit into it:
+    /// one of the driver's, of this or another device and process, or one of another driver whose
+    /// memory does not move. VRAM must be of this device. The file descriptor stays the caller's.
     ///
-    /// Raises Error: EBADF, that is no file; EINVAL, that is no dma-buf of the driver's, or the
-    /// array does not fit; EACCES, it was exported for reading only; otherwise as alloc() does.
+    /// Raises Error: EBADF, that is no file; EINVAL, that is no dma-buf, or the array does not fit,
+    /// or the CPU cannot map its memory; EACCES, it was exported for reading only; EOPNOTSUPP,
+    /// another driver may move it; EREMOTEIO, the bus does not let the device reach it; ESTALE, it
+    /// was taken back; otherwise as alloc() does.
     #[pyo3(signature = (fd, shape, dtype = None))]
     fn import_(
         slf: &Bound<'_, Self>,

@@ -116,7 +116,8 @@ impl Stream {
     }
 
     /// Submits a copy of all of `source` to all of `to`, which has as many bytes, and elements of
-    /// the same type, unless one of the two is of bytes.
+    /// the same type, unless one of the two is of bytes. One of them may be another accelerator's
+    /// VRAM: it is reached by the bus, or through host memory where the bus does not allow that.
     ///
     /// Raises Error: EINVAL, the two differ in length or type, or overlap, or the elements of one
     /// do not follow each other;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::mount::{mount, MsFlags};
+use nix::sys::resource::{setrlimit, Resource};
+use nix::sys::signal::{signal, SigHandler, Signal};
 use pinmap::{Allocation, Detour};
 
 use crate::gpu::gpu;
@@ -126,8 +128,19 @@ pub(crate) fn files_go_straight_into_vram() -> Outcome {
     // VRAM without such pages, which no disk takes.
     let mut plain = gpu.alloc_vram::<u8>(PAGE)?;
     let refused = plain.read_into(0..PAGE, &file, 0, Detour::Refuse);
-    assert_eq!(refused.expect_err("refused").errno(), Errno::EFAULT as i32);
+    let refused = refused.expect_err("refused");
+    assert_eq!(refused.errno(), Errno::EFAULT as i32);
+    assert!(
+        refused.to_string().contains("alloc_vram_p2pdma"),
+        "{refused}"
+    );
     plain.read_into(0..PAGE, &file, 0, Detour::Host)?;
     assert_eq!(bytes(&plain)?, content[..PAGE]);
+    // What fails behind the first bytes is told.
+    // SAFETY: A signal that is ignored calls nothing.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn)? };
+    setrlimit(Resource::RLIMIT_FSIZE, 2 * PAGE as u64, 2 * PAGE as u64)?;
+    let refused = vram.write_from(0..4 * PAGE, &file, 0, Detour::Refuse);
+    assert_eq!(refused.expect_err("too long").errno(), Errno::EFBIG as i32);
     Ok(())
 }

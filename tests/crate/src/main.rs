@@ -193,6 +193,7 @@ const TESTS: &[Test] = tests! {
         alloc_of_all_kinds
         shared_allocation
         shared_file
+        dma_buf_of_udmabuf_is_imported
         sharing_refuses_what_cannot_be;
     operands:
         pinned_memory_is_a_slice

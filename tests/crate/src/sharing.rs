@@ -2,14 +2,15 @@
 //! Kinds of host memory, and allocations that devices share.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::libc;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::{Access, AllocOptions, Device, DmaBuf, Operation, RegisterOptions};
 
-use crate::harness::Outcome;
+use crate::harness::{skip, Outcome};
 use crate::setup::{device, device_content, edu, pattern, PAGE};
 
 fn errno<T>(result: pinmap::Result<T>) -> i32 {
@@ -103,6 +104,42 @@ pub(crate) fn shared_file() -> Outcome {
         RegisterOptions::new(Access::Read).portable(),
     )?;
     assert_eq!(errno(readable.export(Access::ReadWrite)), libc::EACCES);
+    Ok(())
+}
+
+/// Memory of another driver is an allocation, too.
+pub(crate) fn dma_buf_of_udmabuf_is_imported() -> Outcome {
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+    nix::ioctl_write_ptr_bad!(create, nix::request_code_write!(b'u', 0x42, 24), Create);
+    let Ok(udmabuf) = File::options().read(true).write(true).open("/dev/udmabuf") else {
+        return skip("the kernel has no udmabuf");
+    };
+    let sealing = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create(c"test", sealing)?);
+    file.set_len(2 * PAGE as u64)?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
+    let args = Create {
+        memfd: u32::try_from(file.as_raw_fd())?,
+        flags: 0,
+        offset: 0,
+        size: 2 * PAGE as u64,
+    };
+    // SAFETY: The struct is as linux/udmabuf.h has it.
+    let dma_buf = unsafe { create(udmabuf.as_raw_fd(), &raw const args)? };
+    // SAFETY: The call has just opened it.
+    let dma_buf = DmaBuf::from(unsafe { OwnedFd::from_raw_fd(dma_buf) });
+    let mut edu = edu()?;
+    let shared = edu.device().import::<u8>(&dma_buf)?;
+    assert_eq!(shared.len(), 2 * PAGE);
+    file.write_all_at(&pattern(8, 300), PAGE as u64)?;
+    edu.fetch(shared.device_addr() + PAGE as u64, 0, 300)?;
+    assert_eq!(device_content(&mut edu, 300)?, pattern(8, 300));
     Ok(())
 }
 

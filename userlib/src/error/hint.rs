@@ -51,7 +51,7 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
             Errno::EOPNOTSUPP,
         ) => "the device cannot fault, or the kernel lets no driver follow the memory of programs",
         (Operation::Manage, Errno::EEXIST) => "some of it is managed already",
-        (Operation::Register, Errno::EREMOTEIO) => {
+        (Operation::Register | Operation::Import, Errno::EREMOTEIO) => {
             "it is memory of a device that the bus does not let this one reach"
         }
         (Operation::Register, Errno::EACCES) => "the file is not open for that",
@@ -59,11 +59,16 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Export | Operation::Import, Errno::EPERM) => {
             "only the process that opened the device can share memory by it"
         }
-        (Operation::Export, Errno::EOPNOTSUPP) => "other devices cannot reach memory of this one",
-        (Operation::Import, Errno::EOPNOTSUPP) => "it is a dma-buf of another driver",
-        (Operation::Import, Errno::EINVAL) => {
-            "it is no dma-buf, or of registered memory, which cannot be mapped here"
+        (Operation::Export, Errno::EOPNOTSUPP) => {
+            "it was imported from another driver or from a device, which export it themselves"
         }
+        (Operation::Import, Errno::EOPNOTSUPP) => {
+            "it is a dma-buf of another driver, which may move its memory"
+        }
+        (Operation::Import, Errno::EINVAL) => {
+            "it is no dma-buf, or the CPU cannot map it: registered memory, or another device's"
+        }
+        (Operation::Import, Errno::ESTALE) => "its owner has taken the memory back",
         (Operation::Bar, Errno::EOPNOTSUPP) => {
             "it consists of I/O ports, or is smaller than a page"
         }

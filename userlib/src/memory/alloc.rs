@@ -174,8 +174,8 @@ impl Accelerator {
 
     /// Allocates memory of the device as [`alloc_vram`](Self::alloc_vram) does, with P2PDMA pages:
     /// a disk reads and writes it by itself, as [`Allocation::read_into`] and `read()` of a file
-    /// with `O_DIRECT` have it. Such pages take a 64th of the memory's size from the host, so that
-    /// this is for what files are read into.
+    /// with `O_DIRECT` have it. The first such memory in each 128 MiB of the device's takes 2 MiB
+    /// of the host's, until the device is unbound.
     ///
     /// ```no_run
     /// # use pinmap::{accelerator::Accelerator, Detour, Result};

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use crate::error::{Error, Operation, Result};
-use crate::memory::allocation::Allocation;
+use crate::memory::allocation::{Allocation, Place};
 use crate::memory::element::Element;
 use crate::sys::map::page_size;
 use crate::sys::sysfs::Sysfs;
@@ -68,9 +68,10 @@ impl<T: Element> Allocation<T> {
     /// # Errors
     ///
     /// `EINVAL`: the range does not end inside the allocation, or it or `offset` does not begin
-    /// with a page; `EINVAL`, `EREMOTEIO` or `EFAULT`, with [`Detour::Refuse`]: the disk cannot
-    /// write to this memory. The message then says what is between the disk and the device.
-    /// Otherwise the errno of `open()`, with which the file is opened again, and of `pread()`.
+    /// with a page. With [`Detour::Refuse`]: `EINVAL` or `EREMOTEIO`, the disk cannot write to this
+    /// memory, and the message says what is between it and the device; `EFAULT`, the memory has no
+    /// P2PDMA pages. Otherwise the errno of `open()`, with which the file is opened again, and of
+    /// `pread()`, which may have had a part of the bytes before.
     pub fn read_into(
         &mut self,
         elements: Range<usize>,
@@ -138,18 +139,16 @@ impl<T: Element> Allocation<T> {
         };
         let whole = bytes.len() / page * page;
         if whole > 0 {
-            match again(file, way, libc::O_DIRECT)
-                .and_then(|direct| self.direct(way, bytes.start, whole, &direct, offset))
-            {
-                Ok(direct) => done.direct = direct,
-                Err(error) if detour == Detour::Refuse => {
-                    let error = fail(error);
-                    return Err(match self.between(file) {
-                        Some(between) => error.with_hint(between),
-                        None => error,
-                    });
+            let error = match again(file, way, libc::O_DIRECT) {
+                Ok(file) => {
+                    let (direct, error) = self.direct(way, bytes.start, whole, &file, offset);
+                    done.direct = direct;
+                    error
                 }
-                Err(_) => {}
+                Err(error) => Some(error),
+            };
+            if let (Some(error), Detour::Refuse) = (error, detour) {
+                return Err(self.explain(fail(error), file));
             }
         }
         done.bytes = done.direct;
@@ -161,7 +160,8 @@ impl<T: Element> Allocation<T> {
         Ok(done)
     }
 
-    /// Has the disk transfer whole pages, up to the end of the file.
+    /// Has the disk transfer whole pages, up to the end of the file. Returns the number of bytes,
+    /// and why there are not more if they have not come to the end.
     fn direct(
         &self,
         way: Way,
@@ -169,7 +169,7 @@ impl<T: Element> Allocation<T> {
         len: usize,
         file: &File,
         offset: u64,
-    ) -> io::Result<usize> {
+    ) -> (usize, Option<io::Error>) {
         let mut done = 0;
         while done < len {
             let memory = (self.addr() + start + done) as *mut libc::c_void;
@@ -187,8 +187,7 @@ impl<T: Element> Allocation<T> {
                 Ok(got) => done += got,
                 Err(_) => match io::Error::last_os_error() {
                     error if error.kind() == io::ErrorKind::Interrupted => {}
-                    error if done == 0 => return Err(error),
-                    _ => break,
+                    error => return (done, Some(error)),
                 },
             }
             // The file ends there: what follows would not begin with a block.
@@ -196,7 +195,19 @@ impl<T: Element> Allocation<T> {
                 break;
             }
         }
-        Ok(done)
+        (done, None)
+    }
+
+    /// Adds to an error why the disk does not reach the memory, if it is that.
+    fn explain(&self, error: Error, file: &File) -> Error {
+        let is = |errno: Errno| error.errno() == errno as i32;
+        if is(Errno::EFAULT) && self.place() == Place::Vram {
+            return error.with_hint("allocate it with `Accelerator::alloc_vram_p2pdma`");
+        }
+        match self.between(file) {
+            Some(between) if is(Errno::EINVAL) || is(Errno::EREMOTEIO) => error.with_hint(between),
+            _ => error,
+        }
     }
 
     /// Copies bytes by way of a buffer, up to the end of the file.

@@ -22,9 +22,10 @@ use crate::sys::ioctl;
 /// Memory that can be shared with other devices, other processes, and other drivers that import
 /// dma-bufs.
 ///
-/// Made by [`Allocation::export`] and [`Registration::export`]. The memory exists until the
-/// last of its allocations, imports and dma-bufs is dropped. To share it with another process, send
-/// the file descriptor there and [convert it](Self::from) back.
+/// Made by [`Allocation::export`] and [`Registration::export`]. Host memory exists until the last
+/// of its allocations, imports and dma-bufs is dropped; VRAM until its allocation is, when it is
+/// taken back from all others. To share it with another process, send the file descriptor there and
+/// [convert it](Self::from) back.
 ///
 /// ```no_run
 /// use pinmap::{Access, Device};
@@ -58,8 +59,8 @@ impl<T> Allocation<T> {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the memory is the device's own; `EPERM`: another process opened the device;
-    /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
+    /// `EOPNOTSUPP`: it was imported from another driver or from a device; `EPERM`: another process
+    /// opened the device; `EMFILE`: too many open files; `ENODEV`: the device is gone.
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
         // SAFETY: The memory belongs to the driver, and this crate accesses it by atomics only.
         unsafe { export(self.device(), self.handle(), access, || self.words()) }
@@ -143,9 +144,9 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, which may move its memory; `EINVAL`: the
-    /// file is no dma-buf, or is shorter than one element, or the CPU cannot map its memory, which
-    /// is registered memory of a program, or another device's; `EACCES`: it was exported for
+    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, which may move its memory; `EINVAL`:
+    /// the file is no dma-buf, or is shorter than one element, or the CPU cannot map its memory,
+    /// which is registered memory of a program, or another device's; `EACCES`: it was exported for
     /// reading only; `EREMOTEIO`: it is memory of a device that the bus does not let this one
     /// reach; `ESTALE`: it was taken back; `ENOMEM`: it is another driver's, and the user may lock
     /// no more; `ENOSPC`: too many registrations and allocations; `EBUSY`: another context owns the

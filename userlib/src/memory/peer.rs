@@ -185,14 +185,14 @@ impl Vram {
 #[cfg(feature = "accelerator")]
 impl Accelerator {
     /// Whether another device reaches the VRAM of this one by the bus, past the host's memory. If
-    /// not, [`Work::copy`](crate::accelerator::Work::copy) between two accelerators goes through
-    /// host memory. A page of VRAM is registered to find out.
+    /// not, [`Work::copy`](crate::accelerator::Work::copy) between two accelerators, by a stream of
+    /// the other one, goes through host memory. A page of VRAM is registered to find out.
     ///
     /// ```no_run
     /// use pinmap::accelerator::Accelerator;
     /// # fn f(first: &Accelerator, second: &Accelerator) -> pinmap::Result<()> {
-    /// if !first.is_reached_by(second.device())? {
-    ///     println!("copies between them take the host's memory");
+    /// if !second.is_reached_by(first.device())? {
+    ///     println!("copies by streams of the first one take the host's memory");
     /// }
     /// # Ok(()) }
     /// ```

@@ -101,7 +101,7 @@ TEST(vram_of_another_process, .smoke = true)
 	CHECK(bytes_are(next.addr, HUGE, 0));
 }
 
-/* What was exported for reading is mapped for reading; releasing an import ends its mappings. */
+/* Exported for reading, VRAM is mapped for reading; releasing an import ends its mappings. */
 TEST(vram_of_another_context_read_only)
 {
 	struct giver giver = { .fd = open_gpu() };

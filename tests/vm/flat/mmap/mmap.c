@@ -7,6 +7,7 @@
 #include "pci.h"
 #include "process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -255,12 +256,14 @@ TEST(not_for_other_pinners)
 	struct iovec part = { .iov_base = (void *)bar, .iov_len = 64 };
 	char buffer[64];
 	struct iovec local = { .iov_base = buffer, .iov_len = sizeof(buffer) };
-	int ends[2];
+	int ends[2], disk = SYS(open("/dev/vda", O_RDONLY | O_DIRECT | O_CLOEXEC));
 
 	SYS(pipe(ends));
-	CHECK_EQ(vmsplice(ends[1], &part, 1, 0), -1);
-	CHECK_EQ(process_vm_readv(getpid(), &local, 1, &part, 1, 0), -1);
+	CHECK(vmsplice(ends[1], &part, 1, 0) == -1 && errno == EFAULT);
+	CHECK(process_vm_readv(getpid(), &local, 1, &part, 1, 0) == -1 && errno == EFAULT);
+	CHECK(pread(disk, (void *)bar, PAGE, 0) == -1 && errno == EFAULT);
 	CHECK_EQ(bar[0], 0x010000ed);
+	close(disk);
 }
 
 /* A touch of a BAR whose device is gone raises SIGBUS, in all mappings. */
