@@ -30,14 +30,15 @@ use crate::{
         },
     },
     uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
+    view::LoanOffsets,
 };
 use kernel::{
-    device, impl_has_work, new_mutex, new_work,
+    device, impl_has_work, new_mutex, new_srcu, new_work,
     prelude::*,
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
-        Arc, Mutex,
+        srcu, Arc, Mutex, Srcu,
     },
     workqueue::{Work, WorkItem},
 };
@@ -66,6 +67,7 @@ pub(crate) struct Device {
     common: Arc<Common>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
+    loans: LoanOffsets,
     /// The number of contexts, and their faults.
     totals: Arc<Totals>,
     /// Held while all contexts lose the device, which takes as long as they have memory.
@@ -84,6 +86,10 @@ pub(crate) struct Device {
     /// Open while the function is bound, for calls that need it to be.
     #[pin]
     bound: Passage,
+    /// Calls that end what would outlive the function, after they have taken it out of the table of
+    /// its context: VRAM, which others may have, and what was imported.
+    #[pin]
+    endings: Srcu,
     /// For [`DmaControl`].
     #[pin]
     work: Work<Device>,
@@ -138,12 +144,14 @@ impl Device {
                 common,
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
+                loans: LoanOffsets::new(),
                 totals,
                 leaving <- new_mutex!((), "pinmap_leaving"),
                 contexts <- new_mutex!(contexts, "pinmap_contexts"),
                 views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
                 bound <- Passage::new(),
+                endings <- new_srcu!("pinmap_endings"),
                 work <- new_work!("pinmap_device"),
             }? Error),
             GFP_KERNEL,
@@ -292,6 +300,11 @@ impl Device {
         }
     }
 
+    /// Returns an offset for a loan: see [`LoanOffsets::take`].
+    pub(crate) fn take_loan_offset(&self, length: u64) -> Result<u64> {
+        self.loans.take(length)
+    }
+
     /// Unmaps what shows these offsets of a context's file from user space.
     pub(crate) fn zap_view(&self, context: u64, part: Span) {
         if let Some(views) = self.views.lock().get(&context) {
@@ -313,12 +326,18 @@ impl Device {
         self.totals.remove(Stat::Contexts, 0);
     }
 
+    /// Begins to end memory that others have of the device, or that came through it: until the
+    /// result is dropped, the function stays bound. Called with the lock of the table that has it.
+    pub(crate) fn begin_ending(&self) -> srcu::Guard<'_> {
+        self.endings.read_lock()
+    }
+
     /// Takes the device from all contexts: it is unbound, or its DMA was blocked. Can be called
     /// again.
     fn leave(&self) {
         let _one_at_a_time = self.leaving.lock();
         self.gone.store(true, Release);
-        self.backend.end_p2pdma(&|| self.zap_views());
+        self.backend.withdraw_p2pdma(&|| self.zap_views());
         self.backend.leave(&self.common.gpus);
         self.zap_views();
         for context in self.all_contexts() {

@@ -29,6 +29,7 @@ use core::{mem, ptr};
 use kernel::{
     device, new_mutex,
     prelude::*,
+    rbtree::{RBTree, RBTreeNode},
     sync::{Arc, Mutex},
 };
 
@@ -37,6 +38,10 @@ pub(crate) trait Importer: Revoked {
     /// Unmaps the memory everywhere and goes stale. When it returns, no device reaches the memory
     /// through this buffer. Sleeps.
     fn revoke_import(self: Arc<Self>);
+}
+
+fn key(importer: &dyn Importer) -> usize {
+    ptr::from_ref(importer).addr()
 }
 
 /// A dma-buf's memory, and the buffers here that were imported from it.
@@ -65,7 +70,8 @@ pub(crate) enum View {
 struct State {
     /// `None` once it was revoked.
     memory: Option<Memory>,
-    importers: KVec<Arc<dyn Importer>>,
+    /// By their addresses.
+    importers: RBTree<usize, Arc<dyn Importer>>,
 }
 
 /// An [`Export`] with its dma-buf.
@@ -122,7 +128,7 @@ impl Export {
         let of_device = is_of_a_device(&parts.memory);
         let state = State {
             memory: Some(parts.memory),
-            importers: KVec::new(),
+            importers: RBTree::new(),
         };
         Ok(Self {
             write,
@@ -136,23 +142,20 @@ impl Export {
 
     /// Adds a buffer that goes stale with the export. Fails with `ESTALE` if that was revoked.
     pub(crate) fn add_importer(&self, importer: Arc<dyn Importer>) -> Result {
+        let node = RBTreeNode::new(key(&*importer), importer, GFP_KERNEL_ACCOUNT)?;
         let mut state = self.state.lock();
         if state.memory.is_none() {
             return Err(ESTALE);
         }
-        if self.revocable {
-            state.importers.push(importer, GFP_KERNEL_ACCOUNT)?;
-        }
+        let replaced = self.revocable.then(|| state.importers.insert(node));
+        drop(state);
+        drop(replaced);
         Ok(())
     }
 
     /// Removes a buffer that has let go of the memory.
     pub(crate) fn remove_importer(&self, importer: &dyn Importer) {
-        let mut state = self.state.lock();
-        let wanted = |other: &Arc<dyn Importer>| ptr::addr_eq(&raw const **other, importer);
-        let index = state.importers.iter().position(wanted);
-        let removed = index.and_then(|index| state.importers.remove(index).ok());
-        drop(state);
+        let removed = self.state.lock().importers.remove_node(&key(importer));
         drop(removed);
     }
 
@@ -185,7 +188,7 @@ impl Export {
     /// can from here on.
     fn close_if_unused(&self) -> bool {
         let mut state = self.state.lock();
-        if !state.importers.is_empty() {
+        if state.importers.iter().next().is_some() {
             return false;
         }
         let memory = state.memory.take();
@@ -199,21 +202,31 @@ impl Export {
 /// through `source`. Other drivers let go in their own time; if the memory is a device's, they have
 /// done so, too.
 pub(crate) fn revoke(source: &Source) {
+    begin_to_revoke(source);
+    await_revoked(source);
+}
+
+/// Takes the memory away from this driver's importers, and tells all others to let go.
+fn begin_to_revoke(source: &Source) {
     let export = source.exporter();
     let _one_at_a_time = export.revoking.lock();
     let mut state = export.state.lock();
     let memory = state.memory.take();
-    let importers = mem::take(&mut state.importers);
+    let importers = mem::replace(&mut state.importers, RBTree::new());
     drop(state);
-    for importer in &importers {
+    for importer in importers.values() {
         importer.clone().revoke_import();
     }
     source.invalidate(export.of_device);
-    if export.of_device {
-        source.await_importers();
-    }
     // Importers that have not let go yet have references of their own.
     drop(memory);
+}
+
+/// Waits until other drivers have let go of memory of a device.
+fn await_revoked(source: &Source) {
+    if source.exporter().of_device {
+        source.await_importers();
+    }
 }
 
 fn is_of_a_device(memory: &Memory) -> bool {
@@ -312,13 +325,15 @@ pub(crate) fn share(parts: Parts, write: bool) -> Result<Arc<Source>> {
 /// The exports of a buffer, to be revoked with it. Adding one drops those that nobody uses any
 /// more.
 #[derive(Default)]
-pub(crate) struct Exports(KVec<Arc<Source>>);
+pub(crate) struct Exports(KVVec<Arc<Source>>);
 
 impl Exports {
     /// Adds an export that can be revoked.
     pub(crate) fn add(&mut self, source: &Arc<Source>) -> Result {
-        self.0
-            .retain(|known| !known.is_released() || !known.exporter().close_if_unused());
+        if self.0.len() == self.0.capacity() {
+            self.0
+                .retain(|known| !known.is_released() || !known.exporter().close_if_unused());
+        }
         Ok(self.0.push(source.clone(), GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -330,7 +345,10 @@ impl Exports {
     /// Revokes all of them.
     pub(crate) fn revoke(self) {
         for source in &self.0 {
-            revoke(source);
+            begin_to_revoke(source);
+        }
+        for source in &self.0 {
+            await_revoked(source);
         }
     }
 }

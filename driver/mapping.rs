@@ -241,6 +241,17 @@ impl Mapping {
         }
     }
 
+    /// Drops all of a mapping that was unmapped but its address, unless the device may have it
+    /// still.
+    pub(crate) fn keep_address_only(&mut self) {
+        if self.lost || self.forget().is_err() {
+            return;
+        }
+        self.entries = None;
+        self.mapped = None;
+        self.bus = None;
+    }
+
     /// Control over the device's DMA.
     pub(crate) fn dma_control(&self) -> &Arc<dyn DmaControl> {
         self.range.space().dma_control()

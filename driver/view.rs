@@ -29,8 +29,36 @@ use kernel::{
 
 /// The first offset. Offsets below belong to BARs. Programs of 32 bits can reach this one, too.
 pub(crate) const START: u64 = 1 << 43;
+/// The first offset of [loans](Loan).
+pub(crate) const LOANS: u64 = 1 << 62;
 /// The last file offset: what `loff_t` can hold.
 const LAST: u64 = i64::MAX as u64;
+
+/// The offset behind one of `length` bytes at `offset`, at most `last`.
+fn next_offset(offset: u64, length: u64, last: u64) -> Result<u64> {
+    offset
+        .checked_add(length)
+        .and_then(|end| end.checked_next_multiple_of(LARGE))
+        .filter(|&end| end <= last)
+        .ok_or(ENOSPC)
+}
+
+/// Offsets of [loans](Loan): all files of a device have different ones, because they share the
+/// kernel's list of what is mapped, by which a loan is unmapped. Programs of 32 bits reach none.
+pub(crate) struct LoanOffsets(Atomic<u64>);
+
+impl LoanOffsets {
+    pub(crate) fn new() -> Self {
+        Self(Atomic::new(LOANS))
+    }
+
+    /// Returns a new offset, aligned for huge pages.
+    pub(crate) fn take(&self, length: u64) -> Result<u64> {
+        let step = next_offset(0, length, LAST)?;
+        let offset = self.0.fetch_add(step, Relaxed);
+        next_offset(offset, length, LAST).map(|_| offset)
+    }
+}
 
 /// Pages of a device that can be mapped.
 pub(crate) trait DevicePages: Send + Sync {
@@ -119,17 +147,39 @@ impl Faults for FileView {
 /// VRAM that another context lends, until either of the two ends that.
 #[pin_data]
 struct LentPages {
+    device: Arc<Device>,
+    context: u64,
+    /// Offsets that no other file of the device has.
+    span: Span,
     #[pin]
     pages: Mutex<Option<Arc<dyn DevicePages>>>,
 }
 
+impl LentPages {
+    /// Calls `insert` with the pages. It may wait for memory, and whoever ends the loan must not
+    /// wait for that. So if the loan has ended meanwhile, the page is taken out again; until then
+    /// the pages are kept.
+    fn while_lent(&self, insert: impl FnOnce(&dyn DevicePages) -> Option<u32>) -> Option<u32> {
+        let pages = self.pages.lock().clone()?;
+        let result = insert(&*pages);
+        if self.pages.lock().is_none() {
+            self.unmap();
+        }
+        result
+    }
+
+    fn unmap(&self) {
+        self.device.zap_view(self.context, self.span);
+    }
+}
+
 impl DevicePages for LentPages {
     fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
-        self.pages.lock().as_ref()?.insert(offset, insert)
+        self.while_lent(|pages| pages.insert(offset, insert))
     }
 
     fn insert_huge(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
-        self.pages.lock().as_ref()?.insert_huge(offset, insert)
+        self.while_lent(|pages| pages.insert_huge(offset, insert))
     }
 
     fn is_memory(&self) -> bool {
@@ -140,27 +190,28 @@ impl DevicePages for LentPages {
 /// VRAM that `context` has imported, as `mmap()` shows it to the program that imported it. When
 /// this is dropped, the areas that show it are empty: a touch is a `SIGBUS`.
 pub(crate) struct Loan {
-    device: Arc<Device>,
-    context: u64,
     pages: Arc<LentPages>,
     offset: MmapOffset,
 }
 
 impl Loan {
     pub(crate) fn new(context: &Context, vram: Arc<dyn VramRange>, write: bool) -> Result<Self> {
-        let length = vram.span().length();
+        let device = context.device();
+        let offset = device.take_loan_offset(vram.span().length())?;
+        let span = Span::new(offset, vram.span().length()).map_err(|_| EINVAL)?;
         let pages = Arc::pin_init(
             pin_init!(LentPages {
+                device: device.clone(),
+                context: context.id(),
+                span,
                 pages <- new_mutex!(Some(vram.shown()), "pinmap_lent"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
         let source = MmapSource::Device(pages.clone());
         Ok(Self {
-            device: context.device().clone(),
-            context: context.id(),
             pages,
-            offset: MmapOffsets::add(context.mmap_offsets(), length, source, write)?,
+            offset: MmapOffsets::add_at(context.mmap_offsets(), span, source, write)?,
         })
     }
 
@@ -168,10 +219,11 @@ impl Loan {
         self.offset.offset()
     }
 
-    /// Takes the memory away from the program. Waits for faults.
+    /// Takes the memory away from the program. When this returns, nobody reaches it by the CPU; it
+    /// is kept by faults that are under way.
     pub(crate) fn end(&self) {
         let pages = self.pages.pages.lock().take();
-        self.device.zap_view(self.context, self.offset.span);
+        self.pages.unmap();
         drop(pages);
     }
 }
@@ -261,9 +313,15 @@ impl MmapOffsets {
         source: MmapSource,
         write: bool,
     ) -> Result<MmapOffset> {
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let offset = this.take_offset(length)?;
         let span = Span::new(offset, length).map_err(|_| EINVAL)?;
+        Self::add_at(this, span, source, write)
+    }
+
+    /// As [`add`](Self::add), at offsets that the caller has chosen.
+    fn add_at(this: &Arc<Self>, span: Span, source: MmapSource, write: bool) -> Result<MmapOffset> {
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let offset = span.start();
         let view = match source {
             MmapSource::Host(folios) => {
                 View::Host(Arc::new(HostView { folios, offset }, GFP_KERNEL_ACCOUNT)?)
@@ -316,11 +374,7 @@ impl MmapOffsets {
     fn take_offset(&self, length: u64) -> Result<u64> {
         let mut offsets = self.offsets.lock();
         let offset = offsets.next;
-        offsets.next = offset
-            .checked_add(length)
-            .and_then(|end| end.checked_next_multiple_of(LARGE))
-            .filter(|&end| end <= LAST)
-            .ok_or(ENOSPC)?;
+        offsets.next = next_offset(offset, length, LOANS)?;
         Ok(offset)
     }
 

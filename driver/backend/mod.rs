@@ -219,13 +219,23 @@ impl Backend {
     }
 
     /// Takes the device's memory from drivers of other devices, before [`leave`](Self::leave).
-    /// `zap` unmaps it from user space. Waits until the I/O that they have begun has ended.
+    /// `zap` unmaps it from user space. The I/O that they have begun goes on.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
-    pub(crate) fn end_p2pdma(&self, zap: &dyn Fn()) {
+    pub(crate) fn withdraw_p2pdma(&self, zap: &dyn Fn()) {
         match self {
             Self::Flat(_) => {}
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => gpu.end_p2pdma(zap),
+            Self::Paged(gpu) => gpu.withdraw_p2pdma(zap),
+        }
+    }
+
+    /// Waits until the I/O has ended that drivers of other devices have begun. The function is
+    /// being unbound.
+    pub(crate) fn end_p2pdma(&self) {
+        match self {
+            Self::Flat(_) => {}
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.end_p2pdma(),
         }
     }
 

@@ -118,6 +118,9 @@ pub(crate) struct Flat {
     /// Exports of the BARs.
     #[pin]
     exports: Mutex<Exports>,
+    /// Held while exports are revoked: who comes second waits for the first.
+    #[pin]
+    revoking: Mutex<()>,
 }
 
 /// The pages of `bar` that contain the MSI-X table or its pending bits, as offsets into the BAR.
@@ -146,6 +149,7 @@ impl Flat {
             access <- new_mutex!(Access::Open, "pinmap_access"),
             answering: Gate::new(),
             exports <- new_mutex!(Exports::default(), "pinmap_bar_exports"),
+            revoking <- new_mutex!((), "pinmap_bar_revoking"),
         }? Error)
     }
 
@@ -408,7 +412,9 @@ impl Flat {
         result
     }
 
+    /// When this returns, nobody reaches the BARs by an export that was made before.
     fn revoke_exports(&self) {
+        let _one_at_a_time = self.revoking.lock();
         let exports = self.exports.lock().take();
         if let Some(exports) = exports {
             exports.revoke();

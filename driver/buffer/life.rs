@@ -184,8 +184,10 @@ impl Buffer {
                 let bytes = this.life.span.length();
                 inner.stale = Some(StatGuard::new(this.stats(), Stat::Stale, bytes));
                 // A program may register the same addresses again at once.
-                for known in &inner.mappings {
-                    known.mapping.free_address();
+                if !this.is_import() {
+                    for known in &inner.mappings {
+                        known.mapping.free_address();
+                    }
                 }
                 let handle = this.handle();
                 let event = pinmap_event {
@@ -261,6 +263,9 @@ impl Buffer {
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
     /// addresses, revokes exports, unpins and un-charges. Keeps the memory of its lists. Fails if a
     /// mapping could ever not be removed: then the device is cut off.
+    ///
+    /// A stale import keeps its addresses until it is released: programs give them to devices, and
+    /// do not see in time that somebody else took the memory back.
     pub(super) fn reap(&self) -> Result {
         let mut mappings = mem::take(&mut self.inner.lock().mappings);
         for mapped in &mappings {
@@ -271,8 +276,14 @@ impl Buffer {
             .map(|known| known.mapping.forget())
             .fold(Ok(()), Result::and);
         let mut kit = Kit::default();
-        while let Some(mapped) = mappings.pop() {
-            kit.place = Some(KBox::drop_contents(mapped));
+        if self.is_import() && self.state() == State::Stale {
+            for mapped in &mut mappings {
+                mapped.mapping.keep_address_only();
+            }
+        } else {
+            while let Some(mapped) = mappings.pop() {
+                kit.place = Some(KBox::drop_contents(mapped));
+            }
         }
         kit.runs = self.let_go();
         let mut inner = self.inner.lock();
@@ -318,12 +329,15 @@ impl Buffer {
         }
     }
 
-    /// Makes a registration fail that is under way: the device is gone.
-    pub(crate) fn doom(&self) {
+    /// Makes a registration fail that is under way: the device is gone. Returns whether it would
+    /// not have failed for that before.
+    pub(crate) fn doom(&self) -> bool {
         let mut inner = self.inner.lock();
-        if matches!(inner.state, State::Building | State::Doomed | State::Live) {
+        let is_new = matches!(inner.state, State::Building | State::Doomed | State::Live);
+        if is_new {
             inner.state = State::Gone;
         }
+        is_new
     }
 
     /// Ends the buffer, as released or as gone: makes devices forget it, unmaps and flushes,

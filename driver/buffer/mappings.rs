@@ -150,6 +150,9 @@ impl Buffer {
         write: bool,
         how: How,
     ) -> Result<(u64, u64), Failure> {
+        // Whoever takes the memory back waits for `holding`, but not for a call that is about to
+        // lock it.
+        self.check_usable()?;
         let timed = Timed::begin(Tracepoint::Map);
         let memory = holding
             .memory

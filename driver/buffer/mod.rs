@@ -283,6 +283,16 @@ impl Buffer {
         self.kind == uapi::PINMAP_BUFFER_VRAM
     }
 
+    pub(super) fn is_import(&self) -> bool {
+        self.kind == uapi::PINMAP_BUFFER_IMPORT
+    }
+
+    /// Whether somebody else could have the memory after the function is unbound, or has a part in
+    /// its mapping for the function.
+    pub(crate) fn may_outlive_function(&self) -> bool {
+        self.is_vram() || self.is_import()
+    }
+
     /// Whether the buffer is mapped on every device that the process has open.
     pub(crate) fn is_portable(&self) -> bool {
         self.life.portable.load(Relaxed)

@@ -15,7 +15,7 @@ use crate::managed::Managing;
 use crate::{
     address_space::AddressSpace,
     backend::Member,
-    buffer::{Buffer, Lookout, Tenant},
+    buffer::{Buffer, Lookout, State, Tenant},
     device::Device,
     event::EventQueue,
     stats::Stats,
@@ -42,7 +42,7 @@ pub(crate) use portable::{Guest, Processes, SharedBuffers};
 pub(crate) use ranges::ReservedRange;
 pub(crate) use table::{Found, ReservedBuffers, ReservedHandle};
 
-use table::{Role, Table};
+use table::{Role, Table, Taken};
 
 /// An open file.
 #[pin_data]
@@ -208,11 +208,14 @@ impl Context {
         drop(ranges);
         self.events.generations().bump_all();
         SharedBuffers::leave(self);
-        while let Some(removed) = self.take_any() {
+        while let Some(taken) = self.take_any() {
             // Failures were reported by the mapping.
-            let _ = match removed.entry.role {
-                Role::Home => Buffer::end_with_context(&removed.entry.buffer),
-                Role::Guest => removed.release(self),
+            let _ = match taken {
+                Taken::Unpublished(buffer) => Buffer::end(&buffer, State::Gone),
+                Taken::Removed(removed) => match removed.entry.role {
+                    Role::Home => Buffer::end_with_context(&removed.entry.buffer),
+                    Role::Guest => removed.release(self),
+                },
             };
         }
         // The device does nothing any more, and has no other owner yet. If this fails, the next

@@ -30,7 +30,7 @@ use core::mem;
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
-    sync::Arc,
+    sync::{srcu, Arc},
 };
 
 mod find;
@@ -412,6 +412,13 @@ impl Table {
     }
 }
 
+/// An entry that a context loses.
+pub(super) enum Taken {
+    Removed(Removed),
+    /// The call that makes it gives the handle up.
+    Unpublished(Arc<Buffer>),
+}
+
 /// A handle that was removed.
 pub(super) struct Removed {
     pub(super) entry: Entry,
@@ -422,6 +429,14 @@ pub(super) struct Removed {
 }
 
 impl Removed {
+    /// Begins to end the buffer, with the lock of the table: see [`Device::begin_ending`].
+    ///
+    /// [`Device::begin_ending`]: crate::device::Device::begin_ending
+    pub(super) fn begin<'a>(&self, context: &'a Context) -> Option<srcu::Guard<'a>> {
+        let outlives = self.entry.buffer.may_outlive_function();
+        outlives.then(|| context.device.begin_ending())
+    }
+
     /// Ends the buffer, if this is its home, or lets go of it.
     pub(super) fn release(self, context: &Context) -> Result {
         let buffer = match self.entry.role {
@@ -447,6 +462,7 @@ impl Context {
         let mut table = self.table.lock();
         if !table.gone {
             if let Some(removed) = table.remove_if(handle, Entry::is_visible) {
+                let _ending = removed.begin(self);
                 drop(table);
                 return removed.release(self);
             }
@@ -467,6 +483,7 @@ impl Context {
         let mut gather = Gather::new().map_err(all)?;
         let mut table = self.table.lock();
         table.remove_all(handles, &mut removed)?;
+        let _ending = removed.iter().find_map(|one| one.begin(self));
         drop(table);
         // One flush for all that needs no more than that.
         for one in &removed {
@@ -499,8 +516,10 @@ impl Context {
         }
     }
 
-    /// Removes any published entry. Dooms the registrations before it that are not published yet.
-    pub(super) fn take_any(&self) -> Option<Removed> {
+    /// Removes any published entry. Dooms the registrations before it that are not published yet,
+    /// or returns one whose memory would outlive the function: nobody knows when the call that made
+    /// it returns.
+    pub(super) fn take_any(&self) -> Option<Taken> {
         let mut table = self.table.lock();
         let mut published = None;
         for (&handle, entry) in table.by_handle.iter() {
@@ -511,10 +530,14 @@ impl Context {
                 published = Some(handle);
                 break;
             }
-            if entry.role == Role::Home {
-                entry.buffer.doom();
+            if entry.role == Role::Home && entry.buffer.doom() {
+                if entry.buffer.may_outlive_function() {
+                    return Some(Taken::Unpublished(entry.buffer.clone()));
+                }
             }
         }
-        published.and_then(|handle| table.remove(handle))
+        published
+            .and_then(|handle| table.remove(handle))
+            .map(Taken::Removed)
     }
 }

@@ -103,6 +103,9 @@ impl pci::Driver for Bound {
 
     fn unbind(&self, locked: &pci::Locked<'_>) {
         self.device.leave();
+        // What the device's owner has released is still being taken from others.
+        self.device.endings.synchronize();
+        self.device.backend.end_p2pdma();
         if self.device.backend.needs_reset() {
             // Nothing that a user began may go on under the next driver. If the reset fails because
             // the function is not there, nothing does.

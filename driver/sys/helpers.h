@@ -283,6 +283,7 @@ void pinmap_read_pairs(const u32 *pairs, u32 *firsts);
 
 /* p2pdma.rs */
 void *pinmap_p2pdma_add(struct pci_dev *pdev, u32 bar, u64 bytes, u64 offset);
+void pinmap_p2pdma_settle(void);
 void pinmap_p2pdma_end(struct pci_dev *pdev, void *addr, u64 bytes);
 unsigned long pinmap_p2pdma_pfn(void *addr);
 unsigned long pinmap_p2pdma_idle(unsigned long pfn, unsigned long pages);

@@ -80,14 +80,19 @@ int importer_open(void)
 	return SYS(open(IMPORTER, O_RDWR | O_CLOEXEC));
 }
 
-uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value)
+uint64_t function_number(const char *bdf)
 {
 	unsigned int domain, bus, device, function;
-	struct importer_args args = { .value = value };
-	int importer = importer_open();
 
 	CHECK_EQ(sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function), 4);
-	args.offset = domain << 16 | bus << 8 | device << 3 | function;
+	return domain << 16 | bus << 8 | device << 3 | function;
+}
+
+uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value)
+{
+	struct importer_args args = { .offset = function_number(bdf), .value = value };
+	int importer = importer_open();
+
 	CHECK_OK(try_ioctl(importer, command, &args));
 	close(importer);
 	return args.value;

@@ -24,6 +24,9 @@ void need_module(void);
  */
 int importer_open(void);
 
+/* A function, as the importer's calls name it. */
+uint64_t function_number(const char *bdf);
+
 /* Makes the importer do something with the lock of a device; returns the answer. */
 uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value);
 

@@ -67,6 +67,20 @@ bool runs_still(pid_t pid)
 	return info.si_pid == 0;
 }
 
+bool sleeps_in(pid_t task, const char *function)
+{
+	char path[32], stack[4096];
+	ssize_t got;
+	int file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stack", task);
+	file = SYS(open(path, O_RDONLY | O_CLOEXEC));
+	got = read(file, stack, sizeof(stack) - 1);
+	stack[got > 0 ? got : 0] = 0;
+	close(file);
+	return strstr(stack, function) != NULL;
+}
+
 void kill_now(pid_t pid)
 {
 	struct pollfd poller = { .fd = SYS(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN };

@@ -24,6 +24,8 @@ void join(pid_t pid);
 void join_killed(pid_t pid, int signal);
 /* Whether a child has not ended yet. */
 bool runs_still(pid_t pid);
+/* Whether a task, a thread or a child, sleeps in the kernel in a function with this in its name. */
+bool sleeps_in(pid_t task, const char *function);
 /* Kills a child and waits for it; it must die at once. */
 void kill_now(pid_t pid);
 

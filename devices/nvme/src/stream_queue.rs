@@ -74,6 +74,10 @@ pub struct StreamQueue<M> {
     /// The generation in which the controller has the queues; 0 if it has none.
     generation: u64,
     state: Mutex<State<M>>,
+    /// Held while a command is submitted, which waits if the stream's ring is full. The values of
+    /// doorbells must be in the order of the commands. The last command was submitted in part: none
+    /// may follow it.
+    ringing: Mutex<bool>,
 }
 
 /// Pages of doorbells that are registered with accelerators. One is registered once, however many
@@ -183,6 +187,7 @@ impl<M: Memory> StreamQueue<M> {
             held: Some(held),
             generation: 0,
             state: Mutex::new(state),
+            ringing: Mutex::new(false),
             shared,
         };
         queue.renew()?;
@@ -242,6 +247,12 @@ impl<M: Memory> StreamQueue<M> {
         work: &Work<'w>,
         command: Command<'_, M>,
     ) -> Result<u64, Failed<M>> {
+        let mut is_broken = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_broken {
+            let memory = command.into_memory();
+            let error = Error::Reset;
+            return Err(Failed { error, memory });
+        }
         let mut state = self.lock();
         let index = state.count % self.entries();
         if let Err(error) = self.prepare(&mut state, index, &command) {
@@ -256,11 +267,12 @@ impl<M: Memory> StreamQueue<M> {
         state.count += 1;
         // Without the lock, since a full ring is waited for.
         drop(state);
-        self.ring(work, index, lap).map_err(|error| Failed {
+        let rung = self.ring(work, index, lap);
+        *is_broken = rung.is_err();
+        rung.map(|()| number).map_err(|error| Failed {
             error: error.into(),
             memory: None,
-        })?;
-        Ok(number)
+        })
     }
 
     /// Writes the entry for a command, of which the controller does not learn yet.
@@ -328,7 +340,11 @@ impl<M: Memory> StreamQueue<M> {
             };
             results.push(completion.outcome());
         }
-        if is_lost || results.len() < state.commands.len() {
+        let is_broken = self
+            .ringing
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if is_lost || *is_broken || results.len() < state.commands.len() {
             self.end()?;
         }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -346,6 +362,10 @@ impl<M: Memory> StreamQueue<M> {
                 result,
             })
             .collect();
+        *self
+            .ringing
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner) = false;
         self.renew()?;
         Ok(done)
     }

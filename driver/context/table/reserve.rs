@@ -119,7 +119,10 @@ impl Context {
 
     /// Releases the buffer of a handle that was reserved, and not published.
     fn give_up(&self, handle: u64) {
-        let removed = self.table.lock().remove(handle);
+        let mut table = self.table.lock();
+        let removed = table.remove(handle);
+        let _ending = removed.as_ref().and_then(|removed| removed.begin(self));
+        drop(table);
         if let Some(removed) = removed {
             // Failures were reported by the mapping.
             let _ = removed.release(self);

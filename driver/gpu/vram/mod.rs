@@ -54,7 +54,7 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{Atomic, Full, Relaxed},
+        atomic::{Acquire, Atomic, Full, Relaxed},
         lock::{mutex::MutexBackend, Guard},
         Arc, Mutex,
     },
@@ -439,7 +439,10 @@ impl VramBlock {
 
 impl Drop for VramBlock {
     fn drop(&mut self) {
-        self.gpu.vram.give(self.span);
+        // Of a device that is gone, disks may have the memory still, and nobody can be given it.
+        if !self.gpu.gone.load(Acquire) {
+            self.gpu.vram.give(self.span);
+        }
         self.gpu.leave_use();
     }
 }

@@ -147,21 +147,26 @@ impl Gpu {
     }
 
     /// Takes P2PDMA pages away, if there are any, of a device that is leaving: `zap` unmaps VRAM
-    /// from user space. Waits until I/O under way has ended; the function and VRAM still work.
-    pub(crate) fn end_p2pdma(&self, zap: &dyn Fn()) {
+    /// from user space. I/O under way goes on: where a bus is being reset or recovers from an
+    /// error, it ends only after that.
+    pub(crate) fn withdraw_p2pdma(&self, zap: &dyn Fn()) {
         let mut extents = self.p2pdma.extents.lock();
         extents.closed = true;
-        let made = mem::take(&mut extents.made);
+        let none = extents.made.is_empty();
         drop(extents);
-        if made.is_empty() {
-            return;
+        if !none {
+            self.withdraw();
+            zap();
         }
-        self.withdraw();
-        zap();
-        // Nobody is retired from here on: whoever would be passes `vram_open`.
-        Retired::stop(&self.p2pdma.retired);
-        // This waits for the I/O.
+    }
+
+    /// Waits until I/O on P2PDMA pages has ended, which were [taken
+    /// away](Self::withdraw_p2pdma), and has the kernel remove them. The function is still bound.
+    pub(crate) fn end_p2pdma(&self) {
+        let made = mem::take(&mut self.p2pdma.extents.lock().made);
         drop(made);
+        // Nobody is retired any more: whoever would be passes `vram_open`.
+        Retired::stop(&self.p2pdma.retired);
     }
 }
 
@@ -207,7 +212,7 @@ impl Retiring {
             self.idle.store(done.saturating_add(idle), Relaxed);
             idle == left
         };
-        // A device that leaves waits for all I/O itself.
+        // A device that leaves waits for all I/O itself, and gives its memory to nobody else.
         gpu.vram_open.while_open(look).unwrap_or(true)
     }
 }

@@ -206,17 +206,16 @@ impl<T: Exporter> Shared<T> {
         if unsafe { helpers::pinmap_dma_may_write(direction) } && !self.exporter.is_writable() {
             return Err(EACCES);
         }
+        // One importer maps at a time, by the reservation, so that this room is there later.
+        self.tables.lock().reserve(1, GFP_KERNEL_ACCOUNT)?;
         let mut new = Table::new(attachment, self.exporter.memory()?, direction)?;
         let pointer = new.table();
-        let mut tables = self.tables.lock();
-        let room = tables.reserve(1, GFP_KERNEL_ACCOUNT);
-        let kept = room.map_err(|_| ()).and_then(|()| {
-            tables.push_within_capacity(new).map_err(|full| {
-                let mut new = full.0;
-                new.retire();
-            })
-        });
-        kept.map_err(|()| ENOMEM)?;
+        let kept = self.tables.lock().push_within_capacity(new);
+        kept.map_err(|full| {
+            let mut new = full.0;
+            new.retire();
+            ENOMEM
+        })?;
         Ok(pointer)
     }
 

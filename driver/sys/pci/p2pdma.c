@@ -2,6 +2,7 @@
 #include <linux/memremap.h>
 #include <linux/mm.h>
 #include <linux/pci-p2pdma.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include "../helpers.h"
 
@@ -33,6 +34,15 @@ void *pinmap_p2pdma_add(struct pci_dev *pdev, u32 bar, u64 bytes, u64 offset)
 	for (u64 i = 0; i < bytes >> PAGE_SHIFT; i++)
 		set_page_count(page + i, 1);
 	return addr;
+}
+
+/*
+ * Whoever takes a reference without a lock, by a page table that had the page a moment ago, has
+ * dropped it when this returns.
+ */
+void pinmap_p2pdma_settle(void)
+{
+	synchronize_rcu();
 }
 
 /* Only we have references of the pages. The kernel removes them when the function is unbound. */

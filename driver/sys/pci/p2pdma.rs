@@ -56,6 +56,8 @@ impl P2pdmaPages {
 impl Drop for P2pdmaPages {
     fn drop(&mut self) {
         let (raw, address) = (self.function.as_raw(), self.address.as_ptr());
+        // SAFETY: No requirements; it sleeps.
+        unsafe { helpers::pinmap_p2pdma_settle() };
         // SAFETY: By the type invariants.
         let mut pfn = unsafe { helpers::pinmap_p2pdma_pfn(address) } as u64;
         let mut left = self.pages;

@@ -1879,21 +1879,21 @@ struct pinmap_export {
  *             mapped for reading only
  * @out_handle: handle of the buffer
  * @out_length: bytes of the buffer
- * @out_offset: offset for mmap() of the file, if it is VRAM of this device;
- *              otherwise 0
+ * @out_offset: offset for mmap() of the file, if it is VRAM of this device; too
+ *              large for programs of 32 bits; otherwise 0
  *
  * Makes a buffer of the pages of a dma-buf. They stay pinned once, and charged
  * once, to whoever pinned them. The buffer is released by %PINMAP_RELEASE; the
  * descriptor may be closed before. The call maps nothing: mmap() of the
  * descriptor shows the memory to the CPU, %PINMAP_MAP to the device. VRAM of
- * this device is shown by mmap() of the device's own file, at @out_offset, until
- * it is taken back or released: from then on touching it is a SIGBUS.
+ * this device is shown by mmap() of the device's own file, at @out_offset,
+ * until it is taken back or released: from then on touching it is a SIGBUS.
  * %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY and events take the
  * buffer's user address for 0.
  *
  * An import goes stale (%PINMAP_EVENT_STALE) when its exporter takes the memory
  * back: registered memory when it goes stale or is released, memory of a device
- * as %PINMAP_EXPORT says.
+ * as %PINMAP_EXPORT says. Its device addresses stay taken until it is released.
  *
  * Of other drivers, dma-bufs are accepted whose memory stays where it is while
  * it is imported: those of udmabuf and of the heaps, and BARs that VFIO exports

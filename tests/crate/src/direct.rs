@@ -2,6 +2,7 @@
 //! Files that a disk reads into memory of a device, and writes from there (`scripts/vm --disk`).
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -136,6 +137,12 @@ pub(crate) fn files_go_straight_into_vram() -> Outcome {
     );
     plain.read_into(0..PAGE, &file, 0, Detour::Host)?;
     assert_eq!(bytes(&plain)?, content[..PAGE]);
+    // A file that is open for reading is not written.
+    let readable = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    for detour in [Detour::Refuse, Detour::Host] {
+        let refused = vram.write_from(0..PAGE, &readable, 0, detour);
+        assert_eq!(refused.expect_err("refused").errno(), Errno::EBADF as i32);
+    }
     // What fails behind the first bytes is told.
     // SAFETY: A signal that is ignored calls nothing.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn)? };

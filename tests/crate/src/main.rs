@@ -353,6 +353,7 @@ const TESTS: &[Test] = tests! {
         vram_of_two_gpus_is_an_operand
         vram_of_two_gpus_goes_stale
         copies_between_two_gpus_are_timed
+        stale_registration_of_two_gpus_keeps_addresses
         vram_of_another_context_is_imported
         streams_wait_for_conditions;
     stream_overlap:

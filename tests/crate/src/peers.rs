@@ -8,7 +8,7 @@ use pinmap::{Access, AllocOptions, Device, ErrorKind, RegisterOptions};
 use pinmap_testgpu::{IncrementF32, Spin};
 
 use crate::gpu::gpu;
-use crate::harness::Outcome;
+use crate::harness::{skip, Outcome};
 use crate::setup::{pattern, peers, PAGE};
 use crate::stream_devices::second;
 use crate::streams::stream;
@@ -326,5 +326,40 @@ pub(crate) fn copies_between_two_gpus_are_timed() -> Outcome {
             times[0], times[1]
         );
     }
+    Ok(())
+}
+
+/// Work on VRAM that is gone fails, also if the program has other memory since: nobody gets the
+/// addresses, neither the program's nor the device's, before the registration is released.
+pub(crate) fn stale_registration_of_two_gpus_keeps_addresses() -> Outcome {
+    let one = gpu()?;
+    let two = second(&one)?;
+    if !peers() {
+        return skip("the bus does not let devices reach each other");
+    }
+    let stream = stream(&two)?;
+    let vram = one.alloc_vram::<u32>(PAGE)?;
+    let stale = vram.register(two.device(), Access::ReadWrite)?;
+    let at = stale.device_addr()?;
+    drop(vram);
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        others.push(two.alloc::<u32>(PAGE)?);
+    }
+    for other in &mut others {
+        other.fill(5);
+        assert_ne!(other.slice().device_addr(), at);
+    }
+    let error = stream.scope(|work| work.store(&stale, 0, 7u32));
+    assert_eq!(error.expect_err("it is gone").kind(), ErrorKind::Fault);
+    assert!(others
+        .iter()
+        .all(|other| other.iter().all(|&number| number == 5)));
+    stream.reset()?;
+    stale.release().map_err(|failed| failed.error)?;
+    // Then they can be used again.
+    let mut again = two.alloc::<u32>(PAGE)?;
+    stream.scope(|work| work.fill(&mut again, 9))?;
+    assert!(again.iter().all(|&number| number == 9));
     Ok(())
 }

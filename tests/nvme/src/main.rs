@@ -71,6 +71,7 @@ const TESTS: &[Test] = tests! {
         peers_read_into_vram_and_write_from_it
         peers_lose_vram_that_is_freed
         peers_work_without_the_cpu
+        peers_take_commands_of_two_threads
         peers_tell_which_command_failed
         peers_go_on_after_a_reset
         peers_program_disk_kernel;

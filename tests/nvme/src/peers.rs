@@ -222,6 +222,40 @@ pub(crate) fn peers_work_without_the_cpu() -> Outcome {
     Ok(())
 }
 
+/// Two threads submit to one queue, in the same stream: the controller executes each command once.
+pub(crate) fn peers_take_commands_of_two_threads() -> Outcome {
+    const EACH: u64 = 40;
+    let pair = pair()?;
+    let namespace = pair.controller.namespace(1)?;
+    let vram = pair.gpu.alloc_vram::<u8>(4096)?;
+    let memory: Shared = Arc::new(vram.register(pair.controller.device(), Access::ReadWrite)?);
+    let stream = stream(&pair.gpu)?;
+    let options = QueueOptions::new().depth(2 * EACH as u16);
+    let mut queue: StreamQueue<Shared> = pair.controller.stream_queue(&pair.gpu, options)?;
+    for _ in 0..4 {
+        let before = pair.controller.health()?.reads;
+        stream.try_scope(|work| {
+            let submit = || {
+                (0..EACH).try_for_each(|block| {
+                    let read = namespace.read(FIRST + block, Arc::clone(&memory));
+                    queue.submit(work, read).map(drop)
+                })
+            };
+            std::thread::scope(|scope| {
+                let other = scope.spawn(submit);
+                submit().and(other.join().expect("it returns"))
+            })
+            .map_err(|failed| failed.error)
+        })?;
+        let done = queue.finish()?;
+        assert_eq!(done.len() as u64, 2 * EACH);
+        done.into_iter()
+            .try_for_each(|done| done.result.map(drop))?;
+        assert_eq!(pair.controller.health()?.reads, before + 2 * EACH);
+    }
+    Ok(())
+}
+
 pub(crate) fn peers_tell_which_command_failed() -> Outcome {
     let Pair {
         gpu,

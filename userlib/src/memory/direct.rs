@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use nix::errno::Errno;
+use nix::fcntl::{fcntl, FcntlArg};
 use nix::libc;
 
 use crate::error::{Error, Operation, Result};
@@ -70,8 +71,9 @@ impl<T: Element> Allocation<T> {
     /// `EINVAL`: the range does not end inside the allocation, or it or `offset` does not begin
     /// with a page. With [`Detour::Refuse`]: `EINVAL` or `EREMOTEIO`, the disk cannot write to this
     /// memory, and the message says what is between it and the device; `EFAULT`, the memory has no
-    /// P2PDMA pages. Otherwise the errno of `open()`, with which the file is opened again, and of
-    /// `pread()`, which may have had a part of the bytes before.
+    /// P2PDMA pages. `EBADF`: the file is not open for that. Otherwise the errno of `open()`, with
+    /// which the file is opened again, and of `pread()`, which may have had a part of the bytes
+    /// before.
     pub fn read_into(
         &mut self,
         elements: Range<usize>,
@@ -253,8 +255,17 @@ impl<T: Element> Allocation<T> {
     }
 }
 
-/// Opens a file once more, with these flags besides.
+/// Opens a file once more, with these flags besides, if it is open for that: opening asks who may
+/// open it, not what the descriptor is for.
 fn again(file: &File, way: Way, flags: i32) -> io::Result<File> {
+    let mode = fcntl(file, FcntlArg::F_GETFL)? & libc::O_ACCMODE;
+    let allowed = match way {
+        Way::Read => mode != libc::O_WRONLY,
+        Way::Write => mode != libc::O_RDONLY,
+    };
+    if !allowed {
+        return Err(Errno::EBADF.into());
+    }
     File::options()
         .read(way == Way::Read)
         .write(way == Way::Write)

@@ -2,7 +2,9 @@
 //! Memory of one device that another one reaches by the bus: VRAM, and BARs.
 //!
 //! There are no references to such memory, and the driver takes it away from all others before it
-//! is freed. So whoever has it registered need not keep it: a registration goes stale.
+//! is freed. So whoever has it registered need not keep it: a registration goes stale. Only its
+//! addresses are kept, because work that is under way still uses them: the driver keeps those of
+//! the device, and the registration those of the program.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "accelerator")]
@@ -66,7 +68,8 @@ impl<T> Allocation<T> {
                 // SAFETY: It is memory of a device, which is accessed by atomics only, and the
                 // driver takes it away from `device` before it is freed.
                 let raw = unsafe { RawRegistration::new(device, vram.addr(), vram.len(), options) };
-                let raw = raw.map_err(|error| explain(error, self.device(), device))?;
+                let mut raw = raw.map_err(|error| explain(error, self.device(), device))?;
+                raw.keep(vram.addresses());
                 return Ok(Registration::new(raw, ()));
             }
         };
@@ -84,7 +87,7 @@ impl Bar {
     /// registers by itself: an accelerator rings a doorbell, for instance, with
     /// [`Work::store`](crate::accelerator::Work::store).
     ///
-    /// When the last context that has the BAR is closed, or the device is reset or gone, the
+    /// The registration keeps the BAR mapped, and its device open. When that is reset or gone, the
     /// registration goes stale.
     ///
     /// ```no_run
@@ -110,7 +113,8 @@ impl Bar {
         // SAFETY: Registers are outside of the memory model, and are accessed as volatile only.
         let raw =
             unsafe { RawRegistration::new(device, start.expose_provenance(), len, options.into()) };
-        let raw = raw.map_err(|error| explain(error, self.device(), device))?;
+        let mut raw = raw.map_err(|error| explain(error, self.device(), device))?;
+        raw.keep(self.keep());
         Ok(Registration::new(raw, ()))
     }
 }

@@ -9,8 +9,11 @@
 
 pub(crate) mod all;
 
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -40,7 +43,12 @@ pub(crate) struct RawRegistration {
     device_addr: Option<u64>,
     access: Access,
     hold: Hold,
+    /// Keeps the addresses of another device's memory from being used for something else.
+    keep: Option<Keep>,
 }
+
+/// Something that has addresses.
+pub(crate) type Keep = Arc<dyn fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// Whether the device can reach the memory of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +196,13 @@ impl RawRegistration {
             device_addr,
             access,
             hold: Hold::Held,
+            keep: None,
         }
+    }
+
+    /// Has `keep` exist as long as the registration.
+    pub(crate) fn keep(&mut self, keep: Keep) {
+        self.keep = Some(keep);
     }
 
     /// Makes the memory unreachable for the device, once: see
@@ -327,6 +341,7 @@ impl RawRegistration {
             device_addr,
             access,
             hold: Hold::Held,
+            keep: None,
         }
     }
 

@@ -7,12 +7,16 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
 
 use memmap2::MmapRaw;
+use nix::sys::mman::{mmap_anonymous, MapFlags, ProtFlags};
 
 #[cfg(feature = "accelerator")]
 use crate::memory::peer::Peers;
+use crate::memory::raw::Keep;
 use crate::sys::map::check_start;
 use crate::sys::word;
 
@@ -30,7 +34,7 @@ pub(crate) struct Vram {
     /// Other devices that reach the memory; they lose it before it is unmapped.
     #[cfg(feature = "accelerator")]
     pub(crate) peers: Peers,
-    map: MmapRaw,
+    map: Arc<MmapRaw>,
 }
 
 impl Vram {
@@ -43,8 +47,13 @@ impl Vram {
         Self {
             #[cfg(feature = "accelerator")]
             peers: Peers::default(),
-            map,
+            map: Arc::new(map),
         }
+    }
+
+    /// Keeps the addresses, not the memory: dropped, that is freed.
+    pub(crate) fn addresses(&self) -> Keep {
+        self.map.clone()
     }
 
     pub(crate) fn addr(&self) -> usize {
@@ -118,6 +127,21 @@ impl Vram {
             // SAFETY: As above.
             let byte_at = unsafe { AtomicU8::from_ptr(start.add(offset + done + i)) };
             byte_at.store(byte, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Vram {
+    fn drop(&mut self) {
+        if Arc::get_mut(&mut self.map).is_some() {
+            return;
+        }
+        // Somebody keeps the addresses. A failure leaves the memory allocated until they let go.
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED;
+        let len = NonZeroUsize::new(self.map.len());
+        if let (Some(start), Some(len)) = (NonZeroUsize::new(self.addr()), len) {
+            // SAFETY: The pages are those of the mapping, which nobody accesses any more.
+            let _ = unsafe { mmap_anonymous(Some(start), len, ProtFlags::PROT_NONE, flags) };
         }
     }
 }

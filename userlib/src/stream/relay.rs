@@ -78,7 +78,7 @@ impl Relays {
         let relay = match relays.iter().position(is_it) {
             Some(index) => &mut relays[index],
             None => {
-                relays.retain(|relay| relay.queue == queue);
+                relays.retain(|relay| relay.queue == queue && !relay.is_broken);
                 relays.push(Relay::new(here, other)?);
                 let last = relays.len() - 1;
                 &mut relays[last]
@@ -115,7 +115,7 @@ impl Relay {
         from: DeviceSlice<'_, u8>,
         to: DeviceSlice<'_, u8>,
     ) -> Result<()> {
-        let there = &*self.there;
+        let there = &*self.there.clone();
         let is_leaving = from.is_of(here.device());
         let (source, target) = if is_leaving {
             (here, there)
@@ -123,6 +123,22 @@ impl Relay {
             (there, here)
         };
         order(here, there)?;
+        let copied = self.pieces((source, from), (target, to));
+        if is_leaving {
+            // Also if a piece could not be submitted: the program has the memory when this stream
+            // is done, and those before it are under way.
+            order(there, here)?;
+        }
+        copied
+    }
+
+    /// Submits the copy piece by piece: by the device that reaches `from`, and by the one that
+    /// reaches `to`.
+    fn pieces(
+        &mut self,
+        (source, from): (&Core, DeviceSlice<'_, u8>),
+        (target, to): (&Core, DeviceSlice<'_, u8>),
+    ) -> Result<()> {
         let mut at = 0;
         while at < from.len() {
             let end = from.len().min(at + PIECE);
@@ -139,9 +155,6 @@ impl Relay {
             emptied.record(target)?;
             buffer.emptied = Some(emptied);
             at = end;
-        }
-        if is_leaving {
-            order(there, here)?;
         }
         Ok(())
     }

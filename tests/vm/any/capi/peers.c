@@ -5,6 +5,8 @@
 #include "gpu.h"
 #include "edu.h"
 
+#include <stdlib.h>
+
 enum { LENGTH = (3 << 20) + 4 };
 
 /* Registered by its address, VRAM of one accelerator is memory of another one. */

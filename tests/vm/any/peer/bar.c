@@ -20,9 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* QEMU's NVMe controller, which no driver has; it has a way to an edu. */
-enum { SPARE_VENDOR = 0x1b36, SPARE_DEVICE = 0x0010 };
-
 /* QEMU's pci-testdev, one of whose BARs is memory; no driver has it either. */
 enum { MEMORY_DEVICE = 0x0005 };
 
@@ -46,14 +43,6 @@ static struct two_edu two_edu_new(void)
 	two.taker = edu_open(open_function(need_edu(1)));
 	two.bdf = strdup(first);
 	return two;
-}
-
-static uint64_t function_number(const char *bdf)
-{
-	unsigned int domain, bus, device, function;
-
-	CHECK_EQ(sscanf(bdf, "%x:%x:%x.%u", &domain, &bus, &device, &function), 4);
-	return domain << 16 | bus << 8 | device << 3 | function;
 }
 
 static uint64_t bar_offset(const struct edu *edu)

@@ -36,9 +36,7 @@ struct vfio_device_feature_dma_buf {
 };
 #endif
 
-enum { SPARE_VENDOR = 0x1b36, SPARE_DEVICE = 0x0010 };
-
-static int udmabuf_new(size_t length)
+int udmabuf_new(size_t length)
 {
 	struct udmabuf_create create = { .size = length };
 	int udmabuf = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), dma_buf;

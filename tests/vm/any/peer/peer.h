@@ -42,6 +42,12 @@ void function_restore(const char *bdf);
 /* The address of an edu that the driver has, by its number; skips the test if there is none. */
 const char *need_edu(unsigned int number);
 
+/* QEMU's NVMe controller, which no driver has; it has a way to an edu. */
+enum { SPARE_VENDOR = 0x1b36, SPARE_DEVICE = 0x0010 };
+
+/* A dma-buf of pages of a memfd; skips the test if the kernel makes none. */
+int udmabuf_new(size_t length);
+
 /* Skips the test where the bus does not let devices reach each other (scripts/vm --peers). */
 void need_peers(void);
 

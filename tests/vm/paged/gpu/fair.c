@@ -351,20 +351,6 @@ TEST(interrupts_leave_the_processor, .seconds = 60)
 	CHECK(handling > 20 && handling < 850);
 }
 
-/* Where it sleeps in the kernel; empty if it does not. */
-static void stack_of(pid_t pid, char *text, size_t length)
-{
-	char path[32];
-	ssize_t got;
-	int file;
-
-	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
-	file = SYS(open(path, O_RDONLY | O_CLOEXEC));
-	got = read(file, text, length - 1);
-	text[got > 0 ? got : 0] = 0;
-	close(file);
-}
-
 static long long sleeps_of(pid_t pid)
 {
 	char path[32];
@@ -378,13 +364,10 @@ enum place { NOWHERE, IN_FAULT, ELSEWHERE };
 
 static enum place waits_in(pid_t pid)
 {
-	char stack[4096];
-
-	stack_of(pid, stack, sizeof(stack));
-	if (!strstr(stack, "over_high"))
+	if (!sleeps_in(pid, "over_high"))
 		return NOWHERE;
 	/* on device memory */
-	return strstr(stack, "vmf_insert_pfn") ? IN_FAULT : ELSEWHERE;
+	return sleeps_in(pid, "vmf_insert_pfn") ? IN_FAULT : ELSEWHERE;
 }
 
 /*

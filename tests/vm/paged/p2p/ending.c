@@ -4,7 +4,9 @@
 #include "p2p.h"
 
 #include "file.h"
+#include "importer/importer.h"
 #include "memory.h"
+#include "module.h"
 #include "pci.h"
 #include "process.h"
 
@@ -109,11 +111,42 @@ TEST(killed)
 	CHECK_EQ(late_requests(), 0);
 }
 
+/* The state of a bus after an error that stopped all accesses (pci_channel_io_frozen). */
+enum { FROZEN = 2 };
+
+static const struct cut {
+	const char *name;
+	bool error;
+} cuts[] = { { "reset", false }, { "error", true } };
+
+/*
+ * A reset does not wait, because it may be one of the whole bus, for which the disk has stopped.
+ * The read goes on afterwards, and unbinding waits for it. So it is after an error on the bus.
+ */
+TEST_EACH(cut_off, cuts)
+{
+	char bdf[16];
+	struct gpu_memory vram;
+	int fd = open_gpu();
+	struct late *late = begin(fd, &vram);
+
+	strcpy(bdf, need_gpu());
+	if (row->error)
+		with_device_lock(bdf, IMPORTER_ERROR, FROZEN);
+	else
+		file_write(pci_path(bdf, "reset"), "1");
+	CHECK(late_requests() != 0);
+	CHECK_EQ(touch_read(vram.addr), SIGBUS);
+	pci_unbind(bdf);
+	CHECK_EQ(late_requests(), 0);
+	CHECK_EQ(late_end(late), LATE_BYTES);
+	pci_bind(bdf);
+}
+
 static const struct leaves {
 	const char *name;
 	const char *file;
 } leaves[] = {
-	{ "reset", "reset" },
 	{ "unbind", "driver/unbind" },
 	{ "remove", "remove" },
 };
@@ -136,8 +169,6 @@ TEST_EACH(device, leaves, .seconds = 120)
 	CHECK(busy);
 	if (!strcmp(row->name, "remove"))
 		file_write("/sys/bus/pci/rescan", "1");
-	else if (!strcmp(row->name, "reset"))
-		pci_unbind(bdf);
 	pci_bind(bdf);
 	/* Pages are made anew. */
 	close(fd);

@@ -17,6 +17,7 @@ use crate::device::info::{BarInfo, Kind};
 use crate::device::Device;
 use crate::error::bounds;
 use crate::error::{Error, Operation, Result};
+use crate::memory::raw::Keep;
 use crate::sys::barrier::{after_read, before_write};
 use crate::sys::word::Word;
 
@@ -65,6 +66,13 @@ struct Direct {
 unsafe impl Send for Direct {}
 // SAFETY: As for `Send`.
 unsafe impl Sync for Direct {}
+
+impl Bar {
+    /// Keeps the mappings.
+    pub(crate) fn keep(&self) -> Keep {
+        self.mapped.clone()
+    }
+}
 
 #[derive(Debug)]
 struct Mapped {
