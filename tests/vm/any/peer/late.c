@@ -225,7 +225,7 @@ static long minor_faults(void)
 	return usage.ru_minflt;
 }
 
-/* Who imports VRAM and lets go of it takes no page out of the page table of anybody else. */
+/* Importing VRAM and letting go of it takes no page out of the page table of anybody else. */
 TEST(imports_disturb_nobody)
 {
 	int fd = open_gpu(), other = open_gpu(), dma_buf;
