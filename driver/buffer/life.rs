@@ -422,6 +422,14 @@ impl Revoked for Buffer {
 
 impl Importer for Buffer {
     fn revoke_import(self: Arc<Self>) {
+        // When the program is told, it has lost the memory, too.
+        let loan = match &self.backing.lock().memory {
+            Some(Backing::Import(.., loan)) => loan.clone(),
+            _ => None,
+        };
+        if let Some(loan) = loan {
+            loan.end();
+        }
         // Memory of the device itself is not behind the IOMMU. The worker would have it forgotten,
         // but later. If that fails, it fails for the worker, too.
         let _ = self.forget_all();
@@ -432,14 +440,7 @@ impl Importer for Buffer {
         if let Some(dma_control) = lost {
             dma_control.block_dma();
         }
-        // This waits for a call that is mapping the pages: it sees the state, and undoes the
-        // mapping.
-        let loan = match &self.backing.lock().memory {
-            Some(Backing::Import(.., loan)) => loan.clone(),
-            _ => None,
-        };
-        if let Some(loan) = loan {
-            loan.end();
-        }
+        // Wait for a call that is mapping the pages: it sees the state, and undoes the mapping.
+        drop(self.backing.lock());
     }
 }
