@@ -264,6 +264,30 @@ static volatile uint64_t *second_registers(void)
 	return bar;
 }
 
+void gpu_fill(struct gpu_queue *queue, uint64_t memory, size_t length, uint8_t byte)
+{
+	queue_push(queue, GPU_FILL, memory, length, byte);
+	queue_finish(queue);
+}
+
+void gpu_copy(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length)
+{
+	enum { MOST = 64 << 20 };
+
+	for (size_t at = 0; at < length; at += MOST)
+		queue_push(queue, GPU_COPY, from + at, to + at,
+			   length - at < MOST ? length - at : MOST);
+	queue_finish(queue);
+}
+
+uint64_t vram_free(int fd)
+{
+	struct pinmap_gpu_info info = { .size = sizeof(info) };
+
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &info));
+	return info.out_vram_free;
+}
+
 uint64_t gpu_register(enum gpu_register offset)
 {
 	return registers()[offset / 8];

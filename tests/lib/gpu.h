@@ -164,6 +164,13 @@ struct gpu_memory {
 
 struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length);
 
+/* Have a queue fill memory with a byte, and copy it, and wait for it. */
+void gpu_fill(struct gpu_queue *queue, uint64_t memory, size_t length, uint8_t byte);
+void gpu_copy(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length);
+
+/* Bytes of VRAM that a program could allocate. */
+uint64_t vram_free(int fd);
+
 /* Reads or writes a register of the device, by its BAR in sysfs. */
 uint64_t gpu_register(enum gpu_register offset);
 void gpu_set_register(enum gpu_register offset, uint64_t value);

@@ -50,6 +50,17 @@ const char *need_ext4(void)
 	return EXT4;
 }
 
+int direct_file(void)
+{
+	char path[96];
+	int file;
+
+	snprintf(path, sizeof(path), "%s/direct-%d", need_ext4(), getpid());
+	file = SYS(open(path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600));
+	SYS(unlink(path));
+	return file;
+}
+
 void need_hugetlb(unsigned int pages)
 {
 	char count[16];

@@ -58,6 +58,9 @@ char *address_space(size_t length, size_t align);
  */
 const char *need_ext4(void);
 
+/* Opens an unlinked file there, past the page cache. */
+int direct_file(void);
+
 /* Makes sure that so many huge pages are free. */
 void need_hugetlb(unsigned int pages);
 

@@ -216,13 +216,41 @@ bool pci_spare(unsigned int vendor, unsigned int device, char bdf[16])
 	struct dirent *entry;
 	bool found = false;
 
-	while (all && !found && (entry = readdir(all)))
-		found = is(entry, vendor, device) &&
-			access(pci_path(entry->d_name, "driver"), F_OK) &&
-			snprintf(bdf, 16, "%.15s", entry->d_name);
+	while (all && !found && (entry = readdir(all))) {
+		char override[32] = "(null)";
+		bool driven, overridden;
+
+		if (!is(entry, vendor, device))
+			continue;
+		driven = !access(pci_path(entry->d_name, "driver"), F_OK);
+		try_file_read(pci_path(entry->d_name, "driver_override"), override,
+			      sizeof(override));
+		overridden = strcmp(override, "(null)");
+		if (driven && !overridden)
+			continue;
+		snprintf(bdf, 16, "%.15s", entry->d_name);
+		if (driven)
+			file_write(pci_path(bdf, "driver/unbind"), bdf);
+		if (overridden)
+			file_write(pci_path(bdf, "driver_override"), "\n");
+		found = true;
+	}
 	if (all)
 		closedir(all);
 	return found;
+}
+
+bool pci_peers(void)
+{
+	const char *peers = getenv("PINMAP_PEERS");
+
+	return peers && *peers;
+}
+
+void need_peers(void)
+{
+	if (!pci_peers())
+		SKIP("the bus of this machine does not let devices reach each other");
 }
 
 bool pci_renew(void)

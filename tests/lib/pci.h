@@ -47,8 +47,16 @@ const char *pci_path(const char *bdf, const char *file);
 /* Whether the function has these ids. */
 bool pci_is(const char *bdf, unsigned int vendor, unsigned int device);
 
-/* Finds a function with these ids that no driver has. */
+/*
+ * Finds a function with these ids that no driver has. One that a test has left with a driver, by a
+ * driver_override, is taken from it.
+ */
 bool pci_spare(unsigned int vendor, unsigned int device, char bdf[16]);
+
+/* Whether the bus lets devices reach each other's memory (scripts/vm --peers). */
+bool pci_peers(void);
+/* Skips the test where it does not. */
+void need_peers(void);
 
 /* Finds the addresses of all functions that the driver has; returns how many there are. */
 unsigned int pci_driven(char bdfs[PCI_MOST][16]);

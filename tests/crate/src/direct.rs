@@ -3,12 +3,9 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use nix::errno::Errno;
-use nix::mount::{mount, MsFlags};
 use nix::sys::resource::{setrlimit, Resource};
 use nix::sys::signal::{signal, SigHandler, Signal};
 use pinmap::{Allocation, Detour};
@@ -19,47 +16,12 @@ use crate::setup::{pattern, peers, PAGE};
 
 const LEN: usize = 64 * PAGE + 100;
 
-/// The block device with the file system.
-fn disk() -> Option<PathBuf> {
-    let blocks = fs::read_dir("/sys/block").ok()?.flatten();
-    let is_disk = |path: &Path| {
-        let read = |name| fs::read_to_string(path.join(name)).unwrap_or_default();
-        read("nsid").trim() == "1" && read("device/serial").trim() == "disk"
-    };
-    let block = blocks
-        .map(|block| block.path())
-        .find(|path| is_disk(path))?;
-    let node = Path::new("/dev").join(block.file_name()?);
-    node.exists().then_some(node)
-}
-
-/// A new file on that disk; `None` if there is no such disk.
-fn file(name: &str) -> Result<Option<File>, Box<dyn std::error::Error>> {
+/// A new file on that disk (`scripts/guest/disk` has mounted it); `None` if there is none.
+fn file(name: &str) -> std::io::Result<Option<File>> {
     if std::env::var("PINMAP_DISK").unwrap_or_default().is_empty() {
         return Ok(None);
     }
-    Command::new("modprobe").arg("nvme").status()?;
-    let begun = Instant::now();
-    let disk = loop {
-        match disk() {
-            Some(disk) => break disk,
-            None if begun.elapsed() > Duration::from_secs(60) => return Ok(None),
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let mounted = Path::new("/run/p2p");
-    fs::create_dir_all(mounted)?;
-    match mount(
-        Some(&disk),
-        mounted,
-        Some("ext4"),
-        MsFlags::empty(),
-        None::<&str>,
-    ) {
-        Ok(()) | Err(Errno::EBUSY) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let path = mounted.join(name);
+    let path = Path::new("/run/disk").join(name);
     let file = File::options()
         .read(true)
         .write(true)

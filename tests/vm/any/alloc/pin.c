@@ -26,18 +26,6 @@ static const struct kind {
 	{ "write_combined", PINMAP_ALLOC_WRITE_COMBINED },
 };
 
-/* Opens an unlinked file on the disk, past the page cache. */
-static int direct_file(void)
-{
-	char path[96];
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/alloc-%d", need_ext4(), getpid());
-	fd = SYS(open(path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600));
-	SYS(unlink(path));
-	return fd;
-}
-
 /*
  * Data goes from the device to memory, from there to the disk, and back, without a copy by the CPU.
  */

@@ -20,9 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* QEMU's pci-testdev, one of whose BARs is memory; no driver has it either. */
-enum { MEMORY_DEVICE = 0x0005 };
-
 /* The first of four registers that edu answers with the complement of what was written. */
 enum { ANSWER = EDU_LIVENESS };
 

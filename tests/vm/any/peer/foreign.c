@@ -268,12 +268,11 @@ TEST(vfio_bar, .faults = true)
 /* Without a way on the bus, VFIO's registers are refused. */
 TEST(vfio_bar_without_a_way)
 {
-	const char *peers = getenv("PINMAP_PEERS");
 	struct pinmap_import import;
 	struct vfio vfio;
 	int fd, dma_buf;
 
-	if (peers && *peers)
+	if (pci_peers())
 		SKIP("the bus of this machine lets devices reach each other");
 	fd = open_function(need_edu(0));
 	vfio = vfio_open();

@@ -11,16 +11,9 @@
 #include "process.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-void need_peers(void)
-{
-	if (!getenv("PINMAP_PEERS") || !*getenv("PINMAP_PEERS"))
-		SKIP("the bus of this machine does not let devices reach each other");
-}
 
 const char *need_edu(unsigned int number)
 {
@@ -97,12 +90,6 @@ int try_export_bar(int fd, uint64_t offset, uint64_t length, uint32_t flags)
 	int result = try_ioctl(fd, PINMAP_EXPORT, &args);
 
 	return result ? result : args.out_fd;
-}
-
-void gpu_copy(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length)
-{
-	queue_push(queue, GPU_COPY, from, to, length);
-	queue_finish(queue);
 }
 
 void gpu_copy_fails(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length)
@@ -366,12 +353,11 @@ TEST(registered_vram_is_not_charged)
 /* Without a way on the bus, the memory of another device is refused. */
 TEST(two_gpus_without_a_way)
 {
-	const char *peers = getenv("PINMAP_PEERS");
 	struct gpu_memory vram;
 	int fd, other, dma_buf;
 	struct pinmap_import import;
 
-	if (peers && *peers)
+	if (pci_peers())
 		SKIP("the bus of this machine lets devices reach each other");
 	need_second_gpu();
 	fd = open_gpu();

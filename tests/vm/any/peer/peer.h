@@ -7,6 +7,12 @@
 #include "edu.h"
 #include "gpu.h"
 
+/*
+ * Functions for pci_spare(), by their ids: QEMU's NVMe controller, which has a way to an edu, and
+ * its pci-testdev, one of whose BARs is memory.
+ */
+enum { SPARE_VENDOR = 0x1b36, SPARE_DEVICE = 0x0010, MEMORY_DEVICE = 0x0005 };
+
 /* How a device loses what it gave. */
 enum loss { RELEASED, CLOSED, RESET, UNBOUND, REMOVED };
 
@@ -42,20 +48,11 @@ void function_restore(const char *bdf);
 /* The address of an edu that the driver has, by its number; skips the test if there is none. */
 const char *need_edu(unsigned int number);
 
-/* QEMU's NVMe controller, which no driver has; it has a way to an edu. */
-enum { SPARE_VENDOR = 0x1b36, SPARE_DEVICE = 0x0010 };
-
 /* A dma-buf of pages of a memfd; skips the test if the kernel makes none. */
 int udmabuf_new(size_t length);
 
-/* Skips the test where the bus does not let devices reach each other (scripts/vm --peers). */
-void need_peers(void);
-
 /* Exports a part of a BAR: a dma-buf, or -errno. */
 int try_export_bar(int fd, uint64_t offset, uint64_t length, uint32_t flags);
-
-/* Has a queue copy, and waits for it. */
-void gpu_copy(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length);
 
 /* Has a queue copy, and waits until the device has refused it. */
 void gpu_copy_fails(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length);

@@ -199,14 +199,6 @@ static const struct scenario {
 	{ "close", PINNED | MAPPED | HOST | QUEUE, do_close },
 };
 
-static uint64_t vram_free(int fd)
-{
-	struct pinmap_gpu_info info = { .size = sizeof(info) };
-
-	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &info));
-	return info.out_vram_free;
-}
-
 static void set(void *data)
 {
 	struct scene *scene = data;

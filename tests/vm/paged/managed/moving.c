@@ -86,14 +86,6 @@ size_t pages_away(const void *addr, size_t length)
 	return away;
 }
 
-uint64_t vram_free(int fd)
-{
-	struct pinmap_gpu_info info = { .size = sizeof(info) };
-
-	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &info));
-	return info.out_vram_free;
-}
-
 void set_budget(int fd, uint64_t bytes)
 {
 	struct pinmap_budget args = {

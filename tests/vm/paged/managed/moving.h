@@ -34,9 +34,6 @@ void check_moves(const char *file, int line, int fd, uint32_t flags, const void 
  */
 size_t pages_away(const void *addr, size_t length);
 
-/* Bytes of VRAM that a program could allocate. */
-uint64_t vram_free(int fd);
-
 /*
  * Allocates VRAM until no more than @bytes are left, or 2 MiB more, as long as the context lives.
  */

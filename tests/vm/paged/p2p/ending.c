@@ -12,23 +12,24 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 /* A buffer that is filled, and into which the disk is reading. */
-static struct late *begin(int fd, struct gpu_memory *vram)
+static struct held *begin(int fd, struct gpu_memory *vram)
 {
 	struct gpu_queue queue;
 
 	need_peers();
-	need_disk(LATE);
+	need_disk(HELD);
 	queue = queue_new(fd);
 	*vram = gpu_alloc(fd, P2PDMA, MIB);
-	gpu_fill(&queue, vram->addr, MIB, 0x51);
+	gpu_fill(&queue, (uintptr_t)vram->addr, MIB, 0x51);
 	queue_delete(&queue);
 	queue_unmap(&queue);
-	return late_begin(vram->addr);
+	return held_begin(vram->addr);
 }
 
 /* The view goes: the read goes on, into the buffer. */
@@ -36,13 +37,13 @@ TEST(munmap)
 {
 	struct gpu_memory vram;
 	int fd = open_gpu();
-	struct late *late = begin(fd, &vram);
+	struct held *held = begin(fd, &vram);
 	char *other = map_at(fd, vram.args.out_offset, MIB);
 
 	SYS(munmap(vram.addr, MIB));
-	CHECK_EQ(late_end(late), LATE_BYTES);
-	CHECK(all_are(other, LATE_BYTES, 0));
-	CHECK(all_are(other + LATE_BYTES, MIB - LATE_BYTES, 0x51));
+	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK(bytes_are(other, HELD_BYTES, 0));
+	CHECK(bytes_are(other + HELD_BYTES, MIB - HELD_BYTES, 0x51));
 }
 
 static const struct freed {
@@ -57,10 +58,9 @@ static const struct freed {
 TEST_EACH(retired, freed)
 {
 	int home = open_gpu(), fd = open_gpu();
-	uint64_t before = vram_free(home), meanwhile;
+	uint64_t before = vram_free(home);
 	struct gpu_memory vram, next;
-	struct late *late = begin(fd, &vram);
-	bool busy;
+	struct held *held = begin(fd, &vram);
 
 	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, PAGE);
 	if (row->close)
@@ -68,26 +68,31 @@ TEST_EACH(retired, freed)
 	else
 		release(fd, vram.args.out_handle);
 	SYS(munmap(vram.addr, MIB));
-	meanwhile = vram_free(home);
-	busy = late_requests() != 0;
-	if (busy)
-		CHECK_EQ(meanwhile, before - MIB - PAGE);
-	else
-		diag("the read had ended: nothing was seen");
+	CHECK_EQ(vram_free(home), before - MIB - PAGE);
 	/* This would get the same frames. */
 	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, MIB);
-	CHECK(all_are(next.addr, MIB, 0));
+	CHECK(bytes_are(next.addr, MIB, 0));
 	memset(next.addr, 0x52, MIB);
-	CHECK_EQ(late_end(late), LATE_BYTES);
-	CHECK(all_are(next.addr, MIB, 0x52));
+	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK(bytes_are(next.addr, MIB, 0x52));
 	CHECK(WAIT_FOR(5000, vram_free(home) == before - MIB - PAGE));
 	/* This gets them. */
 	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, 2 * MIB);
-	CHECK(all_are(next.addr, 2 * MIB, 0));
-	CHECK(busy);
+	CHECK(bytes_are(next.addr, 2 * MIB, 0));
 }
 
-/* A killed program leaves nothing, and the VRAM is back. */
+/* The state of a process, as in /proc. */
+static char state_of(pid_t pid)
+{
+	char path[32], text[256], state = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	file_read(path, text, sizeof(text));
+	CHECK_EQ(sscanf(text, "%*d (%*[^)]) %c", &state), 1);
+	return state;
+}
+
+/* A killed program leaves nothing, and the VRAM is back when the disk has done its work. */
 TEST(killed)
 {
 	int home = open_gpu();
@@ -96,7 +101,7 @@ TEST(killed)
 	pid_t pid;
 
 	need_peers();
-	need_disk(LATE);
+	need_disk(HELD);
 	pid = fork();
 	if (pid == 0) {
 		struct gpu_memory vram;
@@ -106,9 +111,15 @@ TEST(killed)
 		pause();
 	}
 	gate_pass(&begun);
+	SYS(kill(pid, SIGKILL));
+	/* nothing of it runs any more */
+	CHECK(WAIT_FOR(20000, state_of(pid) == 'Z'));
+	CHECK(vram_free(home) <= before - MIB);
+	CHECK(held_requests() != 0);
+	held_release();
 	kill_now(pid);
 	CHECK(WAIT_FOR(20000, vram_free(home) == before));
-	CHECK_EQ(late_requests(), 0);
+	CHECK_EQ(held_requests(), 0);
 }
 
 /* The state of a bus after an error that stopped all accesses (pci_channel_io_frozen). */
@@ -151,30 +162,52 @@ static const struct leaves {
 	{ "remove", "remove" },
 };
 
-/* The device leaves: that waits for the read, which has all of its bytes. */
+/* A file of the function in sysfs that is written to, in a thread. */
+struct leaving {
+	char path[128];
+	const char *text;
+	int result;
+	bool left;
+};
+
+static void *leave(void *argument)
+{
+	struct leaving *leaving = argument;
+
+	leaving->result = try_file_write(leaving->path, leaving->text);
+	__atomic_store_n(&leaving->left, true, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* The device leaves: nobody sees its memory any more, and the read, which is waited for, ends. */
 TEST_EACH(device, leaves, .seconds = 120)
 {
 	char bdf[16];
 	struct gpu_memory vram;
 	int fd = open_gpu();
-	struct late *late = begin(fd, &vram);
-	bool busy = late_requests() != 0;
+	struct held *held = begin(fd, &vram);
+	struct leaving leaving = { .text = strcmp(row->name, "unbind") ? "1" : bdf };
+	pthread_t thread;
 
 	strcpy(bdf, need_gpu());
-	file_write(pci_path(bdf, row->file), strcmp(row->name, "unbind") ? "1" : bdf);
-	CHECK_EQ(late_requests(), 0);
-	CHECK_EQ(late_end(late), LATE_BYTES);
-	CHECK_EQ(touch_read(vram.addr), SIGBUS);
+	snprintf(leaving.path, sizeof(leaving.path), "%s", pci_path(bdf, row->file));
+	CHECK_OK(-pthread_create(&thread, NULL, leave, &leaving));
+	CHECK(WAIT_FOR(10000, touch_read(vram.addr) == SIGBUS));
 	CHECK_EQ(touch_write(vram.addr + MIB - 1), SIGBUS);
-	CHECK(busy);
+	CHECK(held_requests() != 0);
+	CHECK(!__atomic_load_n(&leaving.left, __ATOMIC_ACQUIRE));
+	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK_OK(-pthread_join(thread, NULL));
+	CHECK_OK(leaving.result);
+	CHECK_EQ(touch_read(vram.addr), SIGBUS);
 	if (!strcmp(row->name, "remove"))
 		file_write("/sys/bus/pci/rescan", "1");
 	pci_bind(bdf);
 	/* Pages are made anew. */
 	close(fd);
 	fd = open_gpu();
-	late = begin(fd, &vram);
-	CHECK_EQ(late_end(late), LATE_BYTES);
-	CHECK(all_are(vram.addr, LATE_BYTES, 0));
-	CHECK(all_are(vram.addr + LATE_BYTES, MIB - LATE_BYTES, 0x51));
+	held = begin(fd, &vram);
+	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK(bytes_are(vram.addr, HELD_BYTES, 0));
+	CHECK(bytes_are(vram.addr + HELD_BYTES, MIB - HELD_BYTES, 0x51));
 }

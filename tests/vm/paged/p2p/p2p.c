@@ -10,163 +10,136 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
-
-#define MOUNTED "/run/p2p"
-
-/* Finds the name of the block device of a namespace. */
-static bool find_disk(unsigned int namespace, char name[32])
-{
-	DIR *blocks = SYS(opendir("/sys/block"));
-	struct dirent *entry;
-	bool found = false;
-
-	while (!found && (entry = readdir(blocks))) {
-		char path[320], serial[64];
-
-		snprintf(path, sizeof(path), "/sys/block/%s/nsid", entry->d_name);
-		if (file_number(path, 0) != namespace)
-			continue;
-		snprintf(path, sizeof(path), "/sys/block/%s/device/serial", entry->d_name);
-		if (try_file_read(path, serial, sizeof(serial)) || strncmp(serial, "disk", 4))
-			continue;
-		snprintf(name, 32, "%.31s", entry->d_name);
-		snprintf(path, sizeof(path), "/dev/%s", name);
-		found = !access(path, F_OK);
-	}
-	closedir(blocks);
-	return found;
-}
-
-static const char *disk_name(unsigned int namespace)
-{
-	static char names[3][32];
-	char *name = names[namespace];
-
-	if (*name || find_disk(namespace, name))
-		return name;
-	if (!getenv("PINMAP_DISK") || !*getenv("PINMAP_DISK"))
-		SKIP("there is no such disk (scripts/vm --disk)");
-	if (system("modprobe nvme"))
-		SKIP("the kernel's driver for NVMe is missing");
-	CHECK(WAIT_FOR(30000, find_disk(namespace, name)));
-	return name;
-}
 
 const char *need_disk(unsigned int namespace)
 {
-	static char path[64];
+	static char path[32];
 
-	snprintf(path, sizeof(path), "/dev/%s", disk_name(namespace));
+	/* scripts/guest/disk has made them */
+	if (!getenv("PINMAP_DISK") || !*getenv("PINMAP_DISK"))
+		SKIP("there is no such disk (scripts/vm --disk)");
+	snprintf(path, sizeof(path), "/dev/disk-%u", namespace);
 	return path;
-}
-
-void need_peers(void)
-{
-	const char *peers = getenv("PINMAP_PEERS");
-
-	if (!peers || !*peers)
-		SKIP("the bus does not let the disk reach the device (scripts/vm --peers)");
 }
 
 int open_file(void)
 {
-	const char *disk = need_disk(FILES);
-	struct stat root, mounted;
 	char path[64];
 	int file;
 
-	mkdir("/run", 0755);
-	mkdir(MOUNTED, 0755);
-	SYS(stat("/run", &root));
-	SYS(stat(MOUNTED, &mounted));
-	/* the file system stays mounted for the tests after this one */
-	if (root.st_dev == mounted.st_dev)
-		SYS(mount(disk, MOUNTED, "ext4", 0, NULL));
-	snprintf(path, sizeof(path), MOUNTED "/file-%d-%u", getpid(), (unsigned int)now_ns());
+	need_disk(FILES);
+	snprintf(path, sizeof(path), "/run/disk/%d-%u", getpid(), (unsigned int)now_ns());
 	file = SYS(open(path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600));
 	SYS(unlink(path));
 	return file;
 }
 
-int open_late(void)
+/* Opens the port that is QEMU's monitor. */
+static int open_monitor(void)
 {
-	return SYS(open(need_disk(LATE), O_RDONLY | O_DIRECT | O_CLOEXEC));
+	DIR *ports = SYS(opendir("/sys/class/virtio-ports"));
+	char path[320], name[32];
+	struct dirent *entry;
+	int port = -1;
+
+	while (port < 0 && (entry = readdir(ports))) {
+		snprintf(path, sizeof(path), "/sys/class/virtio-ports/%s/name", entry->d_name);
+		if (try_file_read(path, name, sizeof(name)) || strcmp(name, "monitor"))
+			continue;
+		snprintf(path, sizeof(path), "/dev/%s", entry->d_name);
+		port = SYS(open(path, O_RDWR | O_CLOEXEC));
+	}
+	closedir(ports);
+	CHECK(port >= 0);
+	return port;
 }
 
-unsigned int late_requests(void)
+/* Gives QEMU a command; returns whether it did it. */
+static bool ask(int monitor, FILE *answers, const char *command)
+{
+	static char line[1024];
+
+	CHECK_EQ(SYS(write(monitor, command, strlen(command))), strlen(command));
+	do
+		CHECK(fgets(line, sizeof(line), answers));
+	while (!strstr(line, "\"return\"") && !strstr(line, "\"error\""));
+	return strstr(line, "\"return\"");
+}
+
+/* Limits the bytes that QEMU does for the second namespace in a second; 0: it does not. */
+static void limit(unsigned int bytes)
+{
+	int monitor = open_monitor();
+	FILE *answers = fdopen(monitor, "r");
+	char command[256];
+
+	/* refused if it was done before */
+	ask(monitor, answers, "{\"execute\": \"qmp_capabilities\"}\n");
+	snprintf(command, sizeof(command),
+		 "{\"execute\": \"block_set_io_throttle\", \"arguments\": {\"id\": \"held\", "
+		 "\"bps\": %u, \"bps_rd\": 0, \"bps_wr\": 0, \"iops\": 0, \"iops_rd\": 0, "
+		 "\"iops_wr\": 0}}\n", bytes);
+	CHECK(ask(monitor, answers, command));
+	fclose(answers);
+}
+
+unsigned int held_requests(void)
 {
 	unsigned int reads = 0, writes = 0;
 	char path[64], text[64];
+	struct stat disk;
 
-	snprintf(path, sizeof(path), "/sys/block/%s/inflight", disk_name(LATE));
+	SYS(stat(need_disk(HELD), &disk));
+	snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/inflight", major(disk.st_rdev),
+		 minor(disk.st_rdev));
 	file_read(path, text, sizeof(text));
 	CHECK_EQ(sscanf(text, "%u %u", &reads, &writes), 2);
 	return reads + writes;
 }
 
-void gpu_fill(struct gpu_queue *queue, void *memory, size_t length, uint8_t byte)
+static void *read_held(void *argument)
 {
-	queue_push(queue, GPU_FILL, (uintptr_t)memory, length, byte);
-	queue_finish(queue);
-}
+	struct held *held = argument;
 
-void gpu_copy(struct gpu_queue *queue, void *to, const void *from, size_t length)
-{
-	enum { MOST = 64 << 20 };
-
-	for (size_t at = 0; at < length; at += MOST)
-		queue_push(queue, GPU_COPY, (uintptr_t)from + at, (uintptr_t)to + at,
-			   length - at < MOST ? length - at : MOST);
-	queue_finish(queue);
-}
-
-bool all_are(const void *memory, size_t length, uint8_t byte)
-{
-	const uint8_t *bytes = memory;
-
-	return !length || (bytes[0] == byte && !memcmp(bytes, bytes + 1, length - 1));
-}
-
-uint64_t vram_free(int fd)
-{
-	struct pinmap_gpu_info info = { .size = sizeof(info) };
-
-	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &info));
-	return info.out_vram_free;
-}
-
-static void *read_late(void *argument)
-{
-	struct late *late = argument;
-
-	late->result = pread(late->file, late->memory, LATE_BYTES, 0);
-	if (late->result < 0)
-		late->result = -errno;
+	held->result = pread(held->file, held->memory, HELD_BYTES, 0);
+	if (held->result < 0)
+		held->result = -errno;
 	return NULL;
 }
 
-struct late *late_begin(void *memory)
+struct held *held_begin(void *memory)
 {
-	struct late *late = calloc(1, sizeof(*late));
+	struct held *held = calloc(1, sizeof(*held));
 
-	late->file = open_late();
-	late->memory = memory;
-	CHECK_EQ(late_requests(), 0);
-	CHECK_OK(-pthread_create(&late->thread, NULL, read_late, late));
-	CHECK(WAIT_FOR(10000, late_requests() != 0));
-	return late;
+	held->file = SYS(open(need_disk(HELD), O_RDONLY | O_DIRECT | O_CLOEXEC));
+	held->memory = memory;
+	/* a test that failed may have left one */
+	held_release();
+	CHECK(WAIT_FOR(10000, held_requests() == 0));
+	/* QEMU does one at once, and is then through for a minute, after which no test hangs. */
+	limit(1024);
+	CHECK_EQ(SYS(pread(held->file, anon(16), 16 * PAGE, 0)), 16 * PAGE);
+	CHECK_OK(-pthread_create(&held->thread, NULL, read_held, held));
+	CHECK(WAIT_FOR(10000, held_requests() != 0));
+	return held;
 }
 
-ssize_t late_end(struct late *late)
+void held_release(void)
+{
+	limit(0);
+}
+
+ssize_t held_end(struct held *held)
 {
 	ssize_t result;
 
-	CHECK_OK(-pthread_join(late->thread, NULL));
-	result = late->result;
-	close(late->file);
-	free(late);
+	held_release();
+	CHECK_OK(-pthread_join(held->thread, NULL));
+	result = held->result;
+	close(held->file);
+	free(held);
 	return result;
 }

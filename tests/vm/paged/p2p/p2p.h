@@ -3,59 +3,48 @@
 #ifndef TESTS_P2P_H
 #define TESTS_P2P_H
 
+#include "edu.h"
 #include "gpu.h"
+#include "pci.h"
 
 #include <pthread.h>
 #include <sys/types.h>
 
 enum { P2PDMA = PINMAP_ALLOC_VRAM | PINMAP_ALLOC_P2PDMA };
 
-/* The namespaces of the disk: one with ext4, and one whose commands take a second, and read 0. */
-enum { FILES = 1, LATE = 2 };
+/* The namespaces of the disk: one with ext4, and one that can be held up, and reads 0. */
+enum { FILES = 1, HELD = 2 };
 
-/*
- * The path of the block device of a namespace; loads the kernel's driver. Skips the test if there
- * is no such disk.
- */
+/* The path of the block device of a namespace; skips the test if the machine has no such disk. */
 const char *need_disk(unsigned int namespace);
 
-/* Skips the test if the bus does not let the disk reach the test GPU. */
-void need_peers(void);
-
-/* Opens an unlinked file on the disk with O_DIRECT, and the late namespace. */
+/* Opens an unlinked file on the disk with O_DIRECT. */
 int open_file(void);
-int open_late(void);
-
-/* How much I/O of the late namespace is under way. */
-unsigned int late_requests(void);
-
-/* Has the device fill memory, and copy it. */
-void gpu_fill(struct gpu_queue *queue, void *memory, size_t length, uint8_t byte);
-void gpu_copy(struct gpu_queue *queue, void *to, const void *from, size_t length);
-
-/* Whether all bytes are the same. */
-bool all_are(const void *memory, size_t length, uint8_t byte);
-
-/* Bytes of VRAM that a program could allocate. */
-uint64_t vram_free(int fd);
 
 /**
- * struct late - a read of 256 KiB of the late namespace, in a thread
+ * struct held - a read of 256 KiB of the second namespace, in a thread
  * @file: the namespace
  * @memory: the buffer
  * @result: what pread() returned, or -errno
  */
-struct late {
+struct held {
 	pthread_t thread;
 	int file;
 	void *memory;
 	ssize_t result;
 };
-enum { LATE_BYTES = 256 << 10 };
+enum { HELD_BYTES = 256 << 10 };
 
-/* Begins the read; returns when the disk has the request. */
-struct late *late_begin(void *memory);
-/* Waits until the read has ended; returns its result. */
-ssize_t late_end(struct late *late);
+/* Begins the read; returns when the disk has the request, which it keeps. */
+struct held *held_begin(void *memory);
+
+/* How much I/O of that namespace is under way. */
+unsigned int held_requests(void);
+
+/* Lets the disk do what it has kept. */
+void held_release(void);
+
+/* Does so, and waits until the read has ended; returns its result. */
+ssize_t held_end(struct held *held);
 
 #endif

@@ -77,16 +77,16 @@ TEST(is_vram, .smoke = true)
 	/* Nobody but the driver gives it out. */
 	CHECK(file_number(pci_path(need_gpu(), "p2pmem/size"), 0) > 0);
 	CHECK_EQ(file_number(pci_path(need_gpu(), "p2pmem/available"), -1), 0);
-	CHECK(all_are(vram.addr, HUGE, 0));
-	gpu_fill(&queue, vram.addr, HUGE, 0x41);
-	CHECK(all_are(vram.addr, HUGE, 0x41));
+	CHECK(bytes_are(vram.addr, HUGE, 0));
+	gpu_fill(&queue, (uintptr_t)vram.addr, HUGE, 0x41);
+	CHECK(bytes_are(vram.addr, HUGE, 0x41));
 	memset(vram.addr + PAGE, 0x42, PAGE);
 	/* Copies of the kernel's */
 	CHECK_EQ(SYS(pwrite(file, vram.addr, HUGE, 0)), HUGE);
 	CHECK_EQ(SYS(pread(file, seen, HUGE, 0)), HUGE);
-	CHECK(all_are(seen, PAGE, 0x41));
-	CHECK(all_are(seen + PAGE, PAGE, 0x42));
-	CHECK(all_are(seen + 2 * PAGE, HUGE - 2 * PAGE, 0x41));
+	CHECK(bytes_are(seen, PAGE, 0x41));
+	CHECK(bytes_are(seen + PAGE, PAGE, 0x42));
+	CHECK(bytes_are(seen + 2 * PAGE, HUGE - 2 * PAGE, 0x41));
 	/* Protection that comes and goes */
 	SYS(mprotect(vram.addr, PAGE, PROT_READ));
 	CHECK_EQ(touch_write(vram.addr), SIGSEGV);
@@ -145,7 +145,7 @@ TEST(pins)
 	SYS(unlink(path));
 	CHECK_EQ(pwrite(disk, vram.addr, HUGE, 0), -1);
 	CHECK(errno == EFAULT || errno == EREMOTEIO);
-	CHECK(all_are(vram.addr, HUGE, 0x43));
+	CHECK(bytes_are(vram.addr, HUGE, 0x43));
 
 	/* a mirror of the program's memory */
 	SYS(munmap(anon(1), PAGE));
@@ -154,18 +154,17 @@ TEST(pins)
 	queue_push(&queue, GPU_FILL, (uintptr_t)vram.addr, PAGE, 0);
 	queue_submit(&queue);
 	CHECK_EQ(queue_stopped(&queue), GPU_NOT_PRESENT);
-	CHECK(all_are(vram.addr, HUGE, 0x43));
+	CHECK(bytes_are(vram.addr, HUGE, 0x43));
 }
 
 /* Where the bus does not let the disk reach the device, the kernel refuses, and nothing changes. */
 TEST(topology)
 {
-	const char *peers = getenv("PINMAP_PEERS");
 	struct gpu_memory vram;
 	int file, fd;
 
 	file = open_file();
-	if (peers && *peers)
+	if (pci_peers())
 		SKIP("the disk reaches the device");
 	fd = open_gpu();
 	vram = gpu_alloc(fd, P2PDMA, HUGE);
@@ -173,7 +172,7 @@ TEST(topology)
 	CHECK_EQ(SYS(pwrite(file, anon(16), 16 * PAGE, 0)), 16 * PAGE);
 	CHECK_EQ(pread(file, vram.addr, 16 * PAGE, 0), -1);
 	CHECK(errno == EINVAL || errno == EREMOTEIO);
-	CHECK(all_are(vram.addr, HUGE, 0x44));
+	CHECK(bytes_are(vram.addr, HUGE, 0x44));
 	CHECK_EQ(pwrite(file, vram.addr, PAGE, 0), -1);
 	CHECK(errno == EINVAL || errno == EREMOTEIO);
 }

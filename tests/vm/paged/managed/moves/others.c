@@ -21,18 +21,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Opens an unlinked file on the disk, past the page cache. */
-static int direct_file(void)
-{
-	char path[96];
-	int file;
-
-	snprintf(path, sizeof(path), "%s/moved-%d", need_ext4(), getpid());
-	file = SYS(open(path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600));
-	SYS(unlink(path));
-	return file;
-}
-
 /* Pages on the device are buffers for read() and write() as any others. */
 TEST_EACH(moved_read_write, page_sizes)
 {
