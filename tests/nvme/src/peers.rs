@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use pinmap::accelerator::{Accelerator, Stream, StreamOptions};
 use pinmap::inspect::State;
-use pinmap::{Access, Device, Registration};
+use pinmap::{Access, Allocation, Device, Registration};
 use pinmap_nvme::{Controller, Queue, QueueOptions, StreamQueue};
 use pinmap_testgpu::IncrementF32;
 
@@ -20,9 +20,9 @@ use crate::harness::{skip, Outcome};
 use crate::kernel::{bind, FUNCTIONS};
 use crate::setup::returned;
 
-/// The controller, which no driver has.
+/// The controller, which no driver has: `spare` in `scripts/vm`.
 const SPARE: &str = "0000:00:13.0";
-/// A block of it that cannot be read.
+/// A block of it that cannot be read, as `scripts/vm` says.
 const FAILING: u64 = 100_000;
 /// Longer than one page of PRP entries would be without a list.
 const LEN: usize = 64 << 10;
@@ -41,7 +41,8 @@ impl Drop for Bound {
     }
 }
 
-/// The two of them.
+/// The two of them. Fields are dropped in their order: the controller is closed before the driver
+/// loses it.
 struct Pair {
     gpu: Accelerator,
     controller: Controller,
@@ -79,11 +80,10 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 pub(crate) fn peers_read_into_vram_and_write_from_it() -> Outcome {
+    let pair = pair()?;
     let Pair {
-        gpu,
-        controller,
-        _bound,
-    } = pair()?;
+        gpu, controller, ..
+    } = &pair;
     let namespace = controller.namespace(1)?;
     let mut vram = gpu.alloc_vram::<u8>(LEN)?;
     let locked = controller.device().info()?.memlock.used;
@@ -116,19 +116,33 @@ pub(crate) fn peers_read_into_vram_and_write_from_it() -> Outcome {
     Ok(())
 }
 
+/// All VRAM that is left, in pieces.
+fn rest_of_vram(gpu: &Accelerator) -> Vec<Allocation<u8>> {
+    let mut pieces = Vec::new();
+    let mut len = 1 << 30;
+    while len >= 4096 {
+        match gpu.alloc_vram(len) {
+            Ok(piece) => pieces.push(piece),
+            Err(_) => len /= 2,
+        }
+    }
+    pieces
+}
+
 /// A controller reaches nothing of memory that is freed.
 pub(crate) fn peers_lose_vram_that_is_freed() -> Outcome {
+    let pair = pair()?;
     let Pair {
-        gpu,
-        controller,
-        _bound,
-    } = pair()?;
+        gpu, controller, ..
+    } = &pair;
     let namespace = controller.namespace(1)?;
     let mut vram = gpu.alloc_vram::<u8>(LEN)?;
     vram.write(0, &pattern(9, LEN))?;
     let mut queue: Queue<Registration<()>> = controller.queue(QueueOptions::new())?;
     let memory = vram.register(controller.device(), Access::ReadWrite)?;
     let memory = returned(queue.run(namespace.write(0, memory)))?;
+    // With nothing else free, the next one gets the same frames.
+    let _rest = rest_of_vram(gpu);
     drop(vram);
     assert_eq!(memory.state()?, State::Stale);
     let next = gpu.alloc_vram::<u8>(LEN)?;
@@ -156,7 +170,7 @@ fn increment(
     stream: &Stream,
     queue: &StreamQueue<Shared>,
     namespace: &pinmap_nvme::Namespace,
-    numbers: &mut pinmap::Allocation<f32>,
+    numbers: &mut Allocation<f32>,
     (memory, count): (&Shared, u64),
 ) -> pinmap_nvme::Result<()> {
     stream.try_scope(|work| {
@@ -182,19 +196,18 @@ fn increment(
 /// Disk, kernel, disk, many times, while the CPU waits for the end of all of it.
 pub(crate) fn peers_work_without_the_cpu() -> Outcome {
     const COUNT: u64 = 8;
+    let pair = pair()?;
     let Pair {
-        gpu,
-        controller,
-        _bound,
-    } = pair()?;
+        gpu, controller, ..
+    } = &pair;
     let namespace = controller.namespace(1)?;
     let mut numbers = gpu.alloc_vram::<f32>(NUMBERS)?;
     let memory = numbers.register(controller.device(), Access::ReadWrite)?;
     let memory: Shared = Arc::new(memory);
-    let stream = stream(&gpu)?;
+    let stream = stream(gpu)?;
     // The queues begin anew in the midst of a round, with the other phase.
     let options = QueueOptions::new().depth(2 * COUNT as u16 + 2);
-    let mut queue = controller.stream_queue(&gpu, options)?;
+    let mut queue = controller.stream_queue(gpu, options)?;
     let len = COUNT as usize * 4 * NUMBERS;
     let before = floats(&on_disk(FIRST, len)?);
     for round in 1..=3 {
@@ -216,7 +229,7 @@ pub(crate) fn peers_work_without_the_cpu() -> Outcome {
         assert_eq!((used.host_read, used.host_written), (0, 16 * COUNT));
     }
     // Another queue has its doorbells in the same page.
-    let mut other: StreamQueue<Shared> = controller.stream_queue(&gpu, options)?;
+    let mut other: StreamQueue<Shared> = controller.stream_queue(gpu, options)?;
     increment(&stream, &other, &namespace, &mut numbers, (&memory, 1))?;
     assert_eq!(other.finish()?.len(), 2);
     Ok(())
@@ -257,16 +270,15 @@ pub(crate) fn peers_take_commands_of_two_threads() -> Outcome {
 }
 
 pub(crate) fn peers_tell_which_command_failed() -> Outcome {
+    let pair = pair()?;
     let Pair {
-        gpu,
-        controller,
-        _bound,
-    } = pair()?;
+        gpu, controller, ..
+    } = &pair;
     let namespace = controller.namespace(1)?;
     let numbers = gpu.alloc_vram::<f32>(NUMBERS)?;
     let memory: Shared = Arc::new(numbers.register(controller.device(), Access::ReadWrite)?);
-    let stream = stream(&gpu)?;
-    let mut queue = controller.stream_queue(&gpu, QueueOptions::new().depth(3))?;
+    let stream = stream(gpu)?;
+    let mut queue = controller.stream_queue(gpu, QueueOptions::new().depth(3))?;
     stream.try_scope(|work| {
         for block in [0, FAILING, 8] {
             queue.submit(work, namespace.read(block, Arc::clone(&memory)))?;
@@ -298,16 +310,15 @@ pub(crate) fn peers_tell_which_command_failed() -> Outcome {
 }
 
 pub(crate) fn peers_go_on_after_a_reset() -> Outcome {
+    let pair = pair()?;
     let Pair {
-        gpu,
-        controller,
-        _bound,
-    } = pair()?;
+        gpu, controller, ..
+    } = &pair;
     let namespace = controller.namespace(1)?;
     let mut numbers = gpu.alloc_vram::<f32>(NUMBERS)?;
     let memory: Shared = Arc::new(numbers.register(controller.device(), Access::ReadWrite)?);
-    let mut queue = controller.stream_queue(&gpu, QueueOptions::new())?;
-    let first = stream(&gpu)?;
+    let mut queue = controller.stream_queue(gpu, QueueOptions::new())?;
+    let first = stream(gpu)?;
     increment(&first, &queue, &namespace, &mut numbers, (&memory, 2))?;
     assert_eq!(queue.finish()?.len(), 4);
     controller.reset()?;
