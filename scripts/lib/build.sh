@@ -283,6 +283,8 @@ cluster_compile() { # LIBRARY TO WHEEL
 			"-Wl,-rpath,/run/vm/cluster/lib"
 		python3 -m zipfile -e "$3" "$2/python"
 		ssh-keygen -q -t ed25519 -N "" -C "" -f "$2/key"
+		# Where the machines have it.
+		sed -i "s|$2|/run/vm/cluster|" "$2/lib/pkgconfig/pinmap.pc"
 		rm -rf "$2/tests/.obj"
 	' bash "$@"
 }

@@ -33,6 +33,9 @@ static const struct row {
 	{ "send_zc_network", true, true },
 };
 
+/* Where it runs, it ends after a while, so that the next one finds the port free. */
+#define RECEIVE "timeout 30 /usr/lib/pinmap/tests/cluster --receive"
+
 /* Takes one connection, and ends with 0 if what comes is what the device wrote. */
 bool helper_main(int argc, char **argv)
 {
@@ -132,9 +135,7 @@ TEST_EACH(zero_copy, rows)
 		if (page % 32 == 31)
 			queue_finish(&queue);
 	}
-	receiver = popen(row->network ? "ssh node2 /usr/lib/pinmap/tests/cluster --receive" :
-					"/usr/lib/pinmap/tests/cluster --receive",
-			 "re");
+	receiver = popen(row->network ? "ssh node2 " RECEIVE : RECEIVE, "re");
 	CHECK(receiver && fgets(line, sizeof(line), receiver) && !strcmp(line, "ready\n"));
 	connection = connect_to(row->network ? "10.0.0.2" : "127.0.0.1");
 	copied = row->uring ? send_by_ring(connection, memory) : send_zerocopy(connection, memory);

@@ -10,6 +10,16 @@ static const char *const splats[] = {
 #include "runner/complaints.h"
 };
 
+static bool nothing_is_pinned(void)
+{
+	char *output = said("ssh node2 cat /proc/vmstat");
+	bool equal = number_behind(output, "nr_foll_pin_acquired ") ==
+		     number_behind(output, "nr_foll_pin_released ");
+
+	free(output);
+	return equal;
+}
+
 TEST(second_node_is_clean, .smoke = true)
 {
 	char *output;
@@ -20,8 +30,5 @@ TEST(second_node_is_clean, .smoke = true)
 		if (strstr(output, splats[i]))
 			FAIL("the log of node2 has \"%s\"", splats[i]);
 	free(output);
-	output = said("ssh node2 cat /proc/vmstat");
-	CHECK_EQ(number_behind(output, "nr_foll_pin_acquired "),
-		 number_behind(output, "nr_foll_pin_released "));
-	free(output);
+	CHECK(WAIT_FOR(5000, nothing_is_pinned()));
 }
