@@ -18,6 +18,7 @@
 #include <mpi.h>
 #include <pinmap.h>
 
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,18 +46,23 @@ struct plate {
 	double waited;
 };
 
+static void fail(const char *what, const char *why)
+{
+	fprintf(stderr, "%s: %s\n", what, why);
+	MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
 static void *need(void *handle, const char *what)
 {
-	if (!handle) {
-		fprintf(stderr, "%s: %s\n", what, pinmap_last_error());
-		MPI_Abort(MPI_COMM_WORLD, 1);
-	}
+	if (!handle)
+		fail(what, pinmap_last_error());
 	return handle;
 }
 
 static int check(int result, const char *what)
 {
-	need(result < 0 ? NULL : stderr, what);
+	if (result < 0)
+		fail(what, pinmap_last_error());
 	return result;
 }
 
@@ -291,9 +297,12 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	parse(argc, argv);
-	if (!columns || !steps || rows % (size_t)ranks || rows / (size_t)ranks < 3) {
+	/* MPI counts cells by int. */
+	if (!columns || !steps || rows > INT_MAX / columns || rows % (size_t)ranks ||
+	    rows / (size_t)ranks < 3) {
 		fprintf(stderr, "usage: mpi [--rows N] [--columns N] [--steps N] [--staged]; each "
-				"rank has as many rows, and at least 3\n");
+				"rank has as many rows, and at least 3; all have less than 2^31 "
+				"cells\n");
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
 	gpu = need(pinmap_find_accelerator(), "looking for an accelerator");
@@ -315,7 +324,9 @@ int main(int argc, char **argv)
 		       (unsigned long long)total[0], (unsigned long long)total[1]);
 		printf("exchanges that ended while kernels ran: %llu of %llu\n",
 		       (unsigned long long)total[3], (unsigned long long)total[2]);
-		all = need(malloc(bytes(rows)), "out of memory");
+		all = malloc(bytes(rows));
+		if (!all)
+			fail("allocating the result", "out of memory");
 	}
 	MPI_Gather(result(gpu, &plate), (int)(plate.rows * columns), MPI_FLOAT, all,
 		   (int)(plate.rows * columns), MPI_FLOAT, 0, MPI_COMM_WORLD);

@@ -6,7 +6,8 @@
  * cc -shared -fPIC -o preload.so preload.c $(pkg-config --cflags --libs pinmap)
  * LD_PRELOAD=./preload.so UCX_ALLOC_PRIO=heap ucx_perftest ...
  *
- * At its end the program says how much it got.
+ * At its end the program says how much of it it got. realloc() is the C library's, and aborts at
+ * such memory.
  */
 #include <pinmap.h>
 
@@ -25,7 +26,7 @@ void __libc_free(void *address);
 static struct pinmap_device *device;
 static struct pinmap_memory *pieces[MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static size_t given, count;
+static size_t asked, given, count;
 /* In libpinmap, whose own memory is the C library's. */
 static __thread int inside;
 
@@ -36,11 +37,14 @@ static void *give(size_t alignment, size_t length)
 	size_t i = 0;
 
 	pthread_mutex_lock(&lock);
+	asked += length;
 	if (!device)
 		device = pinmap_find_accelerator();
 	while (i < MOST && pieces[i])
 		i++;
-	memory = i < MOST ? pinmap_alloc(device, length, NULL) : NULL;
+	memory = device && i < MOST ? pinmap_alloc(device, length, NULL) : NULL;
+	if (!memory && i < MOST)
+		fprintf(stderr, "no memory of the accelerator's driver: %s\n", pinmap_last_error());
 	if (memory && (uintptr_t)pinmap_address(memory) % alignment == 0) {
 		address = pinmap_address(memory);
 		pieces[i] = memory;
@@ -55,15 +59,21 @@ static void *give(size_t alignment, size_t length)
 
 int posix_memalign(void **address, size_t alignment, size_t length)
 {
-	*address = NULL;
+	void *memory = NULL;
+
+	if (!alignment || alignment & (alignment - 1) || alignment % sizeof(void *))
+		return EINVAL;
 	if (length >= LEAST && !inside) {
 		inside = 1;
-		*address = give(alignment, length);
+		memory = give(alignment, length);
 		inside = 0;
 	}
-	if (!*address)
-		*address = __libc_memalign(alignment, length);
-	return *address ? 0 : ENOMEM;
+	if (!memory)
+		memory = __libc_memalign(alignment, length);
+	if (!memory)
+		return ENOMEM;
+	*address = memory;
+	return 0;
 }
 
 static struct pinmap_memory *take(void *address)
@@ -100,6 +110,7 @@ void free(void *address)
 
 __attribute__((destructor)) static void tell(void)
 {
-	if (given)
-		fprintf(stderr, "memory of the accelerator's driver: %zu bytes\n", given);
+	if (asked)
+		fprintf(stderr, "memory of the accelerator's driver: %zu of %zu bytes\n", given,
+			asked);
 }

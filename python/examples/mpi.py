@@ -15,6 +15,8 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 rows, columns, steps = [*map(int, sys.argv[1:]), *(512, 4096, 8)[len(sys.argv) - 1 :]]
+if rows % world.size or rows // world.size < 3:
+    sys.exit("each rank has as many rows, and at least 3")
 gpu = pinmap.find_accelerator()
 
 
