@@ -280,6 +280,24 @@ void gpu_copy(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length
 	queue_finish(queue);
 }
 
+void gpu_fill_pages(struct gpu_queue *queue, uint64_t memory, size_t pages, uint64_t first)
+{
+	for (size_t page = 0; page < pages; page++) {
+		queue_push(queue, GPU_FILL | 3 << 8, memory + page * PAGE, PAGE, first + page);
+		if (page % (GPU_PACKETS / 2) == GPU_PACKETS / 2 - 1)
+			queue_finish(queue);
+	}
+	queue_finish(queue);
+}
+
+void check_pages(const void *memory, size_t pages, uint64_t first)
+{
+	const uint64_t *words = memory;
+
+	for (size_t i = 0; i < pages * PAGE / 8; i++)
+		CHECK_EQ(words[i], first + i / (PAGE / 8));
+}
+
 uint64_t vram_free(int fd)
 {
 	struct pinmap_gpu_info info = { .size = sizeof(info) };

@@ -168,6 +168,11 @@ struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length);
 void gpu_fill(struct gpu_queue *queue, uint64_t memory, size_t length, uint8_t byte);
 void gpu_copy(struct gpu_queue *queue, uint64_t to, uint64_t from, size_t length);
 
+/* Has a queue fill each page with a 64-bit word of its own: @first, @first + 1 and so on. */
+void gpu_fill_pages(struct gpu_queue *queue, uint64_t memory, size_t pages, uint64_t first);
+/* Asserts that pages are filled so. */
+void check_pages(const void *memory, size_t pages, uint64_t first);
+
 /* Bytes of VRAM that a program could allocate. */
 uint64_t vram_free(int fd);
 

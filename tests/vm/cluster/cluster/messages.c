@@ -53,8 +53,7 @@ bool helper_main(int argc, char **argv)
 	fflush(stdout);
 	connection = SYS(accept(listener, NULL, NULL));
 	CHECK_EQ(recv(connection, words, LENGTH, MSG_WAITALL), LENGTH);
-	for (size_t i = 0; i < LENGTH / 8; i++)
-		CHECK_EQ(words[i], 0x1000 + i / (PAGE / 8));
+	check_pages(words, PAGES, 0x1000);
 	return true;
 }
 
@@ -129,12 +128,7 @@ TEST_EACH(zero_copy, rows)
 		need_second_node();
 	registration = register_memory(fd, memory, LENGTH, WRITE | IDENTITY);
 	queue = queue_new(fd);
-	for (uint64_t page = 0; page < PAGES; page++) {
-		queue_push(&queue, GPU_FILL | 3 << 8, (uintptr_t)memory + page * PAGE, PAGE,
-			   0x1000 + page);
-		if (page % 32 == 31)
-			queue_finish(&queue);
-	}
+	gpu_fill_pages(&queue, (uintptr_t)memory, PAGES, 0x1000);
 	receiver = popen(row->network ? "ssh node2 " RECEIVE : RECEIVE, "re");
 	CHECK(receiver && fgets(line, sizeof(line), receiver) && !strcmp(line, "ready\n"));
 	connection = connect_to(row->network ? "10.0.0.2" : "127.0.0.1");

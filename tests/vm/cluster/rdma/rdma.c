@@ -69,24 +69,18 @@ static void piece_end(int fd, const struct piece *piece)
 	SYS(munmap(piece->addr, LENGTH));
 }
 
-/* The device writes something else to each page. It reads all by a copy, which the CPU looks at. */
-static void gpu_writes(struct gpu_queue *queue, const struct piece *piece, uint64_t seed)
+/* The device writes each page, and reads all by a copy, which the CPU looks at. */
+static void gpu_writes(struct gpu_queue *queue, const struct piece *piece, uint64_t first)
 {
-	for (uint64_t page = 0; page < PAGES; page++)
-		queue_push(queue, GPU_FILL | 3 << 8, (uintptr_t)piece->addr + page * PAGE, PAGE,
-			   seed + page);
-	queue_finish(queue);
+	gpu_fill_pages(queue, (uintptr_t)piece->addr, PAGES, first);
 }
 
-static void check_gpu_reads(struct gpu_queue *queue, const struct piece *piece, uint64_t seed)
+static void check_gpu_reads(struct gpu_queue *queue, const struct piece *piece, uint64_t first)
 {
 	struct gpu_memory seen = gpu_alloc(queue->fd, 0, LENGTH);
-	const uint64_t *words = (const uint64_t *)seen.addr;
 
-	queue_push(queue, GPU_COPY, (uintptr_t)piece->addr, (uintptr_t)seen.addr, LENGTH);
-	queue_finish(queue);
-	for (size_t i = 0; i < LENGTH / 8; i++)
-		CHECK_EQ(words[i], seed + i / (PAGE / 8));
+	gpu_copy(queue, (uintptr_t)seen.addr, (uintptr_t)piece->addr, LENGTH);
+	check_pages(seen.addr, PAGES, first);
 	release(queue->fd, seen.args.out_handle);
 	SYS(munmap(seen.addr, LENGTH));
 }
@@ -198,8 +192,7 @@ TEST_EACH(unbound_before, kinds)
 	pci_unbind(bdf);
 	to_mr = reg_mr(&rdma, to, LENGTH, RDMA_ACCESS);
 	rdma_move(&rdma, IBV_WR_RDMA_WRITE, from_mr, to_mr);
-	for (size_t i = 0; i < LENGTH / 8; i++)
-		CHECK_EQ(((uint64_t *)to)[i], 0xa000 + i / (PAGE / 8));
+	check_pages(to, PAGES, 0xa000);
 	dereg_mr(from_mr);
 	dereg_mr(to_mr);
 	close(fd);
