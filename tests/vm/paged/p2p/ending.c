@@ -162,10 +162,18 @@ static const struct leaves {
 	{ "remove", "remove" },
 };
 
-/* A file of the function in sysfs that is written to, in a thread. */
+/**
+ * struct leaving - a write to a file of the function in sysfs, in a thread
+ * @path: the file
+ * @text: is written
+ * @thread: the thread's number
+ * @result: 0 or -errno
+ * @left: it is done
+ */
 struct leaving {
 	char path[128];
 	const char *text;
+	pid_t thread;
 	int result;
 	bool left;
 };
@@ -174,9 +182,31 @@ static void *leave(void *argument)
 {
 	struct leaving *leaving = argument;
 
+	__atomic_store_n(&leaving->thread, gettid(), __ATOMIC_RELEASE);
 	leaving->result = try_file_write(leaving->path, leaving->text);
 	__atomic_store_n(&leaving->left, true, __ATOMIC_RELEASE);
 	return NULL;
+}
+
+/*
+ * Whether the driver waits there until no I/O has pages of VRAM: this is what it is at each time
+ * that one looks, several times in a row.
+ */
+static bool waits_for_io(const struct leaving *leaving)
+{
+	static unsigned int times;
+	char path[64], stack[4096];
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stack",
+		 __atomic_load_n(&leaving->thread, __ATOMIC_ACQUIRE));
+	times = !try_file_read(path, stack, sizeof(stack)) && strstr(stack, "P2pdmaPages") ?
+			times + 1 : 0;
+	return times == 5;
+}
+
+static bool has_left(const struct leaving *leaving)
+{
+	return __atomic_load_n(&leaving->left, __ATOMIC_ACQUIRE);
 }
 
 /* The device leaves: nobody sees its memory any more, and the read, which is waited for, ends. */
@@ -194,8 +224,9 @@ TEST_EACH(device, leaves, .seconds = 120)
 	CHECK_OK(-pthread_create(&thread, NULL, leave, &leaving));
 	CHECK(WAIT_FOR(10000, touch_read(vram.addr) == SIGBUS));
 	CHECK_EQ(touch_write(vram.addr + MIB - 1), SIGBUS);
+	CHECK(WAIT_FOR(10000, has_left(&leaving) || waits_for_io(&leaving)));
+	CHECK(!has_left(&leaving));
 	CHECK(held_requests() != 0);
-	CHECK(!__atomic_load_n(&leaving.left, __ATOMIC_ACQUIRE));
 	CHECK_EQ(held_end(held), HELD_BYTES);
 	CHECK_OK(-pthread_join(thread, NULL));
 	CHECK_OK(leaving.result);
