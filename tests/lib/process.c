@@ -74,7 +74,9 @@ bool sleeps_in(pid_t task, const char *function)
 	int file;
 
 	snprintf(path, sizeof(path), "/proc/%d/stack", task);
-	file = SYS(open(path, O_RDONLY | O_CLOEXEC));
+	file = open(path, O_RDONLY | O_CLOEXEC);
+	if (file < 0)
+		return false;
 	got = read(file, stack, sizeof(stack) - 1);
 	stack[got > 0 ? got : 0] = 0;
 	close(file);

@@ -22,20 +22,6 @@
 
 enum { PAGES = 64, LENGTH = PAGES * PAGE };
 
-/* Whether the devices of this VM reach each other's memory. */
-static bool reach_each_other(void)
-{
-	const char *peers = getenv("PINMAP_PEERS");
-
-	return peers && *peers;
-}
-
-static void need_peers(void)
-{
-	if (!reach_each_other())
-		SKIP("the devices of this machine do not reach each other");
-}
-
 /* Bytes that came to a device from the other one, without the host. */
 static uint64_t came(const struct two *two, int which)
 {
@@ -48,7 +34,7 @@ static void check_went(const struct two *two, uint64_t bytes)
 	struct pinmap_statistics from = statistics(two->fds[0], two->handles[0]);
 	struct pinmap_statistics to = statistics(two->fds[1], two->handles[1]);
 
-	if (!reach_each_other())
+	if (!pci_peers())
 		bytes = 0;
 	CHECK_EQ(from.out_to_peers, bytes);
 	CHECK_EQ(to.out_from_peers, bytes);
@@ -74,7 +60,7 @@ TEST_EACH(peers_prefetch, page_sizes)
 	MOVE_THERE(two.fds[0], memory, HUGE);
 	copies = gpu_register(GPU_PAGING_DONE);
 	MOVE_THERE(two.fds[1], memory, HUGE);
-	CHECK_EQ(gpu_register(GPU_PAGING_DONE) == copies, reach_each_other());
+	CHECK_EQ(gpu_register(GPU_PAGING_DONE) == copies, pci_peers());
 	check_went(&two, HUGE);
 	CHECK_EQ(pages_away(memory, HUGE), HUGE / PAGE);
 	CHECK(WAIT_FOR(5000, vram_free(two.fds[0]) == free));
@@ -94,7 +80,7 @@ TEST_EACH(peers_touch, page_sizes)
 	increment(&two.queues[0], memory, HUGE);
 	copies = gpu_register(GPU_PAGING_DONE);
 	increment(&two.queues[1], memory, HUGE);
-	CHECK_EQ(gpu_register(GPU_PAGING_DONE) == copies, reach_each_other());
+	CHECK_EQ(gpu_register(GPU_PAGING_DONE) == copies, pci_peers());
 	check_went(&two, HUGE);
 	CHECK_EQ(on_device(two.fds[1], memory, HUGE), HUGE);
 	CHECK_EQ(tell_page(two.fds[1], memory).rule, PINMAP_RULE_TOUCHED);
@@ -132,7 +118,7 @@ TEST(peers_scattered)
 	for (int page = 0; page < PAGES; page++)
 		MOVE_THERE(two.fds[0], memory + page * PAGE, PAGE);
 	MOVE_THERE(two.fds[1], memory, LENGTH);
-	CHECK_EQ(came(&two, 1), reach_each_other() ? LENGTH : 0);
+	CHECK_EQ(came(&two, 1), pci_peers() ? LENGTH : 0);
 	CHECK(has_pattern(memory, LENGTH, 43));
 }
 
@@ -165,7 +151,7 @@ TEST_EACH(peers_of_a_closed_context, page_sizes)
 	queue_unmap(&two.queues[0]);
 	close(two.fds[0]);
 	MOVE_THERE(two.fds[1], memory, HUGE);
-	CHECK_EQ(came(&two, 1), reach_each_other() ? HUGE : 0);
+	CHECK_EQ(came(&two, 1), pci_peers() ? HUGE : 0);
 	CHECK(has_pattern(memory, HUGE, 45));
 }
 

@@ -91,7 +91,7 @@ static volatile uint32_t *word_of(const struct user *user, unsigned int page)
 	return (volatile uint32_t *)(at(user, page) + PAGE / 2);
 }
 
-static void check_pages(const struct user *user, struct part part)
+static void check_part(const struct user *user, struct part part)
 {
 	for (unsigned int page = part.first; page < part.first + part.count; page++) {
 		const float *floats = (const float *)at(user, page);
@@ -207,7 +207,7 @@ static void fork_and_look(struct user *user)
 	pid_t pid = SYS(fork());
 
 	if (pid == 0) {
-		check_pages(user, part);
+		check_part(user, part);
 		for (unsigned int page = part.first; page < part.first + part.count; page++)
 			*word_of(user, page) = ~0u;
 		_exit(0);
@@ -216,7 +216,7 @@ static void fork_and_look(struct user *user)
 	count_by_both(user);
 	finish(user);
 	join(pid);
-	check_pages(user, part);
+	check_part(user, part);
 }
 
 /* A child uses the device itself, and is killed in the midst of that, or ends. */
@@ -233,7 +233,7 @@ static void fork_and_work(struct user *user)
 		do {
 			count_by_both(user);
 			finish(user);
-			check_pages(user, pick_part(user, 8));
+			check_part(user, pick_part(user, 8));
 			gate_open(&begun);
 		} while (killed);
 		_exit(0);
@@ -291,7 +291,7 @@ static void step(struct user *user)
 	}
 	count_by_both(user);
 	finish(user);
-	check_pages(user, pick_part(user, 8));
+	check_part(user, pick_part(user, 8));
 	count(&sums->steps, 1);
 }
 
@@ -308,7 +308,7 @@ static void live(unsigned int seed, unsigned int kill, const struct gate *reache
 			gate_open(reached);
 		step(&user);
 	}
-	check_pages(&user, (struct part){ 0, PAGES });
+	check_part(&user, (struct part){ 0, PAGES });
 	test_end(EXIT_PASS);
 }
 
