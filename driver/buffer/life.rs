@@ -440,7 +440,13 @@ impl Importer for Buffer {
         if let Some(dma_control) = lost {
             dma_control.block_dma();
         }
-        // Wait for a call that is mapping the pages: it sees the state, and undoes the mapping.
-        drop(self.backing.lock());
+        // This waits for a call that is mapping the pages: it sees the state, and undoes the
+        // mapping. The worker lets go of the memory, too, but whoever has released VRAM may want it
+        // for the next allocation. What was exported again, it must revoke first.
+        let mut holding = self.backing.lock();
+        let is_exported = self.life.exported.load(Relaxed);
+        let memory = holding.memory.take_if(|_| !is_exported);
+        drop(holding);
+        drop(memory);
     }
 }
