@@ -61,7 +61,10 @@ TEST_EACH(retired, freed)
 	uint64_t before = vram_free(home);
 	struct gpu_memory vram, next;
 	struct held *held = begin(fd, &vram);
+	uint64_t frame;
 
+	CHECK_EQ(touch_read(vram.addr), 0);
+	frame = page_frame(vram.addr);
 	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, PAGE);
 	if (row->close)
 		close(fd);
@@ -70,15 +73,17 @@ TEST_EACH(retired, freed)
 	SYS(munmap(vram.addr, MIB));
 	CHECK_EQ(vram_free(home), before - MIB - PAGE);
 	/* This would get the same frames. */
-	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, MIB);
+	next = gpu_alloc(home, P2PDMA, MIB);
 	CHECK(bytes_are(next.addr, MIB, 0));
+	CHECK(page_frame(next.addr) && page_frame(next.addr) != frame);
 	memset(next.addr, 0x52, MIB);
 	CHECK_EQ(held_end(held), HELD_BYTES);
 	CHECK(bytes_are(next.addr, MIB, 0x52));
 	CHECK(WAIT_FOR(5000, vram_free(home) == before - MIB - PAGE));
 	/* This gets them. */
-	next = gpu_alloc(home, PINMAP_ALLOC_VRAM, 2 * MIB);
-	CHECK(bytes_are(next.addr, 2 * MIB, 0));
+	next = gpu_alloc(home, P2PDMA, MIB);
+	CHECK(bytes_are(next.addr, MIB, 0));
+	CHECK_EQ(page_frame(next.addr), frame);
 }
 
 /* The state of a process, as in /proc. */
