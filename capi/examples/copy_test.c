@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Registers in BAR 0, of which QEMU's docs/specs/edu.rst tells. */
 enum {
@@ -61,7 +62,9 @@ int main(void)
 	struct pinmap_device *device = need(pinmap_find(0x1234, 0x11e8), "looking for an edu");
 	struct pinmap_mapped_bar *bar = need(pinmap_bar_map(device, 0), "mapping its registers");
 	struct pinmap_interrupt *interrupt = need(pinmap_interrupt_enable(device, 0), "interrupt");
-	unsigned char *buffer = aligned_alloc(4096, 2 * SIZE);
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	size_t length = (2 * SIZE + page - 1) / page * page;
+	unsigned char *buffer = aligned_alloc(page, length);
 	struct pinmap_memory *memory;
 	uint64_t from, to;
 	int i;
@@ -70,7 +73,7 @@ int main(void)
 	for (i = 0; i < SIZE; i++)
 		buffer[i] = (unsigned char)(i * 7);
 	memset(buffer + SIZE, 0, SIZE);
-	memory = need(pinmap_register(device, buffer, 2 * SIZE, NULL), "registering");
+	memory = need(pinmap_register(device, buffer, length, NULL), "registering");
 	check(pinmap_device_address(memory, 0, &from), "the device's address");
 	check(pinmap_device_address(memory, SIZE, &to), "the device's address");
 	copy(bar, interrupt, from, BUFFER, 0);

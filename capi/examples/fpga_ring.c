@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAGIC = 0x00, STATUS = 0x04, RING_BASE = 0x10, RING_LENGTH = 0x18, TAIL = 0x1c,
        ACKNOWLEDGE = 0x20, CONTROL = 0x24 };
@@ -51,7 +52,7 @@ static int fpga_open(struct fpga *fpga, struct pinmap_device *device)
 	memset(fpga, 0, sizeof(*fpga));
 	fpga->bar = pinmap_bar_map(device, 0);
 	fpga->interrupt = pinmap_interrupt_enable(device, 0);
-	fpga->ring = aligned_alloc(4096, length);
+	fpga->ring = aligned_alloc((size_t)sysconf(_SC_PAGESIZE), length);
 	if (!fpga->bar || !fpga->interrupt || !fpga->ring)
 		return -1;
 	if (pinmap_bar_read32(fpga->bar, MAGIC, &magic) || magic != 0x514b4b41)
@@ -110,7 +111,7 @@ int main(void)
 {
 	enum { PIECE = 1024, COPIES = 4096, SIZE = COPIES * PIECE };
 	struct pinmap_device *device = pinmap_find(0x10ee, 0xbeef);
-	unsigned char *memory = aligned_alloc(4096, 2 * SIZE);
+	unsigned char *memory = aligned_alloc((size_t)sysconf(_SC_PAGESIZE), 2 * SIZE);
 	struct pinmap_memory *registered = NULL;
 	struct fpga fpga;
 	uint64_t address;

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { COUNT = 1 << 20 };
 
@@ -15,7 +16,7 @@ int main(void)
 {
 	struct pinmap_device *gpu = pinmap_find_accelerator();
 	struct pinmap_stream *stream = gpu ? pinmap_stream_create(gpu, NULL) : NULL;
-	float *numbers = aligned_alloc(4096, COUNT * sizeof(*numbers));
+	float *numbers = aligned_alloc((size_t)sysconf(_SC_PAGESIZE), COUNT * sizeof(*numbers));
 	struct pinmap_memory *memory;
 	int i;
 

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { LEAST = 64 * 1024, MOST = 256 };
 
@@ -97,7 +98,7 @@ void free(void *address)
 	struct pinmap_memory *memory = NULL;
 
 	/* All that is given is whole pages. */
-	if (!inside && address && (uintptr_t)address % 4096 == 0 &&
+	if (!inside && address && (uintptr_t)address % (uintptr_t)sysconf(_SC_PAGESIZE) == 0 &&
 	    __atomic_load_n(&count, __ATOMIC_ACQUIRE)) {
 		inside = 1;
 		memory = take(address);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FLOATS = 1024, INTS = 128 };
 
@@ -108,7 +109,7 @@ int main(void)
 	struct pinmap_device *gpu = need(pinmap_find_accelerator(), "looking for an accelerator");
 	struct pinmap_stream *stream = need(pinmap_stream_create(gpu, NULL), "making a stream");
 	size_t length = FLOATS * sizeof(float);
-	float *floats = need(aligned_alloc(4096, length), "allocating");
+	float *floats = need(aligned_alloc((size_t)sysconf(_SC_PAGESIZE), length), "allocating");
 	struct pinmap_memory *memory;
 	long before = pinned(gpu);
 

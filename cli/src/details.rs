@@ -5,6 +5,7 @@ use memmap2::MmapOptions;
 use pinmap::accelerator::AcceleratorInfo;
 use pinmap::inspect::{Preflight, Reserved, Totals};
 use pinmap::{Access, Device, Info, Kind, PciAddress, RegisterOptions};
+use pinmap_samples::pagemap::page;
 
 use crate::sysfs::Sysfs;
 use crate::Result;
@@ -61,11 +62,8 @@ fn preflight(device: &Device, need: u64) -> Option<pinmap::Result<Preflight>> {
     let addr = map.as_ref().ok()?.as_ptr() as usize;
     // Unmapped, because another context may own the device.
     let options = RegisterOptions::new(Access::ReadWrite).unmapped();
-    Some(device.preflight(addr, len.checked_next_multiple_of(PAGE)?, options))
+    Some(device.preflight(addr, len.checked_next_multiple_of(page())?, options))
 }
-
-/// The page size with which the driver counts.
-const PAGE: usize = 4096;
 
 impl Entry {
     /// Adds what sysfs shows to everybody.

@@ -2,10 +2,10 @@
 //! Measures how scattered memory is: the number of runs, and the share that huge pages of the IOMMU
 //! could map.
 
-use super::runs::Run;
+use super::{runs::Run, PAGE_SHIFT};
 
-/// Pages in a huge page.
-const HUGE: u64 = 512;
+/// Pages in a huge page: 512 of 4 KiB.
+const HUGE: u64 = 1 << (PAGE_SHIFT - 3);
 
 /// Contiguity of a list of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Contiguity {
     pub pages: u64,
     /// Number of physically contiguous runs.
     pub runs: u64,
-    /// Pages in aligned blocks of 2 MiB that lie in one run.
+    /// Pages in aligned blocks of a huge page that lie in one run.
     pub huge: u64,
 }
 

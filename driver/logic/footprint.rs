@@ -2,22 +2,23 @@
 //! Counts the page tables that an IOMMU keeps after unmapping.
 //!
 //! Unmapping a range frees the tables that the range fills completely. The tables at its ends stay
-//! as long as the whole page table does. A table is a page of 512 entries, as with Intel, AMD and
-//! most others.
+//! as long as the whole page table does. A table is a page of entries of 8 bytes, as with Intel,
+//! AMD, Arm and most others.
 
-use super::span::Span;
+use super::{span::Span, PAGE_SHIFT};
 
-/// Binary logarithm of the bytes that a lowest table covers: 2 MiB.
-const LEAF_SHIFT: u32 = 21;
-/// Binary logarithm of the bytes that the table above it covers, a *region*: 1 GiB.
-const REGION_SHIFT: u32 = 30;
 /// Binary logarithm of the number of entries of a table.
-const ENTRIES_SHIFT: u32 = 9;
-/// Tables above the lowest one, with five levels, without the root, which is always there.
-const UPPER: u64 = 3;
+const ENTRIES_SHIFT: u32 = PAGE_SHIFT - 3;
+/// Binary logarithm of the bytes that a lowest table covers: 2 MiB with pages of 4 KiB.
+const LEAF_SHIFT: u32 = PAGE_SHIFT + ENTRIES_SHIFT;
+/// Binary logarithm of the bytes that the table above it covers, a *region*: 1 GiB.
+const REGION_SHIFT: u32 = LEAF_SHIFT + ENTRIES_SHIFT;
+/// Tables above the lowest one, where addresses have 57 bits, without the root, which is always
+/// there: 3.
+const UPPER: u64 = (57 - REGION_SHIFT).div_ceil(ENTRIES_SHIFT) as u64;
 
 /// The lowest tables of a region that are kept, one bit each.
-pub type Region = [u64; 8];
+pub type Region = [u64; 1 << (ENTRIES_SHIFT - 6)];
 
 /// One end of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

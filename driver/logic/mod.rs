@@ -46,8 +46,14 @@ pub enum Refusal {
 
 /// Bytes in a page.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
-/// Binary logarithm of [`PAGE_SIZE`].
-pub const PAGE_SHIFT: u32 = 12;
+/// Binary logarithm of [`PAGE_SIZE`], which the kernel's configuration has. On the host it is 12.
+pub const PAGE_SHIFT: u32 = if cfg!(CONFIG_PAGE_SHIFT = "16") {
+    16
+} else if cfg!(CONFIG_PAGE_SHIFT = "14") {
+    14
+} else {
+    12
+};
 
 /// Returns whether `value` is a whole number of pages.
 pub const fn is_page_aligned(value: u64) -> bool {

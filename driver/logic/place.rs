@@ -12,11 +12,12 @@
 //! all tried only if nothing else is left. Thus a full address space costs no more than an empty
 //! one.
 
-use super::{span::Span, PAGE_SIZE};
+use super::{span::Span, PAGE_SHIFT, PAGE_SIZE};
 
-/// Sizes of the larger leaves of x86 and of most other page tables: 2 MiB and 1 GiB.
-const LARGE: u64 = 1 << 21;
-const GIGANTIC: u64 = 1 << 30;
+/// Sizes of the larger leaves of most page tables: 2 MiB and 1 GiB. With pages of 16 KiB (Arm's)
+/// the first is 32 MiB, and there is no other that is used.
+const LARGE: u64 = 1 << (2 * PAGE_SHIFT - 3);
+const GIGANTIC: u64 = if PAGE_SHIFT == 12 { 1 << 30 } else { LARGE };
 
 /// Storage of the spans that are taken.
 pub trait Taken {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Page tables of a paged device: four levels of 512 entries of 8 bytes, with leaves of 4 KiB at
-//! level 0 and of 2 MiB at level 1.
+//! level 0 and of 2 MiB at level 1. (Where pages are larger, there are no paged devices, and
+//! [`LARGE`] is what a large leaf of the IOMMU covers.)
 //!
 //! Each device has its own [`Format`] of entries. The leaves that make up a span are the same for
 //! all.
@@ -12,11 +13,11 @@ pub const ROOT_LEVEL: u32 = 3;
 /// Bytes of a large leaf, which is one entry of level 1.
 pub const LARGE: u64 = 1 << shift(1);
 /// Number of entries of a table.
-pub const ENTRIES: u64 = 512;
+pub const ENTRIES: u64 = 1 << (PAGE_SHIFT - 3);
 
 /// Returns the binary logarithm of the bytes that an entry of `level` covers.
 pub const fn shift(level: u32) -> u32 {
-    PAGE_SHIFT.wrapping_add(level.wrapping_mul(9))
+    PAGE_SHIFT.wrapping_add(level.wrapping_mul(PAGE_SHIFT - 3))
 }
 
 /// Returns the byte offset of the entry of `level` for `va` in its table.

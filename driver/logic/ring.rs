@@ -6,7 +6,7 @@ use super::{Refusal, PAGE_SIZE};
 /// Size of a packet in bytes.
 pub const PACKET: u64 = 64;
 /// Fewest and most packets of a ring: a page of them, and what the device can count.
-const FEWEST: u32 = 64;
+const FEWEST: u32 = (PAGE_SIZE / PACKET) as u32;
 const MOST: u32 = 65536;
 
 /// A ring of a valid size.
@@ -31,7 +31,6 @@ impl Ring {
 
     /// Returns the size in bytes, which is whole pages.
     pub const fn bytes(self) -> u64 {
-        const _: () = assert!(FEWEST as u64 * PACKET == PAGE_SIZE);
         (self.packets as u64).wrapping_mul(PACKET)
     }
 

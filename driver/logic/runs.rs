@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Physically contiguous runs of pages, packed into one word each.
 
+use super::PAGE_SHIFT;
+
 /// Bits of a [`Run`] that hold its number of pages, less one.
-const COUNT_BITS: u32 = 19;
+const COUNT_BITS: u32 = 31 - PAGE_SHIFT;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// Pages that fit in one run: 2 GiB of 4 KiB pages. The bytes of a run fit the 32-bit length of a
+/// Pages that fit in one run: 2 GiB. The bytes of a run fit the 32-bit length of a
 /// scatterlist entry, and cutting there keeps 1 GiB pages whole.
 pub const MAX_PAGES: u64 = 1 << COUNT_BITS;
-/// Page frame numbers below this can be packed: 57 bits of physical address.
+/// Page frame numbers below this can be packed: 57 bits of physical address, or more.
 pub const PFN_LIMIT: u64 = 1 << (u64::BITS - COUNT_BITS);
 
 /// A run of `pages` page frames from `pfn` on, packed into one word of 8 bytes.

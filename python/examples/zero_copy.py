@@ -6,10 +6,11 @@ that is registered (cudaHostRegister), and in memory that is managed, of which n
 The second one copies 128 ints between two write-combined buffers.
 """
 
+import mmap
+
 import numpy as np
 import pinmap
 
-PAGE = 4096
 gpu = pinmap.find_accelerator()
 stream = gpu.stream()
 
@@ -17,7 +18,7 @@ stream = gpu.stream()
 def pinned():
     """The pages that this program has pinned or allocated for the device."""
     totals = gpu.own_totals()
-    return (totals.pinned.bytes + totals.allocated.bytes) // PAGE
+    return (totals.pinned.bytes + totals.allocated.bytes) // mmap.PAGESIZE
 
 
 def increment(how, memory, before):

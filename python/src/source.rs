@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use nix::unistd::{sysconf, SysconfVar};
 use pinmap::{ErrorKind, RegisterOptions};
 use pinmap_dynamic as dynamic;
 use pyo3::buffer::PyUntypedBuffer;
@@ -53,6 +54,13 @@ pub(crate) struct Source {
 
 const LENT: &str = "the memory is registered: take views of what register() has returned";
 
+/// The bytes of a page.
+fn page() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    // There is no machine without pages.
+    size.and_then(|size| size.try_into().ok()).unwrap_or(4096)
+}
+
 impl Source {
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(buffer) = object.cast::<Buffer>() {
@@ -65,7 +73,7 @@ impl Source {
             return Ok(Self {
                 addr,
                 // All of the pages, which nothing else is in.
-                len: layout.room().next_multiple_of(4096),
+                len: layout.room().next_multiple_of(page()),
                 layout,
                 read_only: false,
                 keep: Box::new(move |memory| memory.keep(lent)),

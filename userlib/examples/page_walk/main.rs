@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use pinmap::accelerator::{Accelerator, DeviceSlice, Place, Stream, StreamOptions};
 use pinmap::inspect::Target;
 use pinmap::{Access, Buffer, Pages};
-use pinmap_samples::pagemap::{self as frame, PAGE};
+use pinmap_samples::pagemap as frame;
 
 /// Length of each piece of memory in bytes.
 const LEN: usize = 4 << 20;
@@ -219,7 +219,8 @@ fn run() -> Result<(), Box<dyn Error>> {
         gpu.device(),
         info.address_bits(),
     );
-    let content: Vec<u8> = (0..LEN).map(|i| (i / 8 * 37 + i / PAGE) as u8).collect();
+    let page = frame::page();
+    let content: Vec<u8> = (0..LEN).map(|i| (i / 8 * 37 + i / page) as u8).collect();
 
     let mut buffer = Buffer::<u8>::with_pages(LEN, Pages::Transparent)?;
     buffer.copy_from_slice(&content);

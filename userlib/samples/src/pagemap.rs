@@ -5,8 +5,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Length in bytes of a page, as pagemap counts them on x86.
-pub const PAGE: usize = 4096;
+use nix::unistd::{sysconf, SysconfVar};
+
+/// Returns the length in bytes of a page, which is what pagemap counts, and the driver.
+pub fn page() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    // There is no machine without pages.
+    size.and_then(|size| size.try_into().ok()).unwrap_or(4096)
+}
+
 /// The bit that says that the page is in memory.
 pub const PRESENT: u64 = 1 << 63;
 /// The bits of the page frame number, which only root can see.
@@ -19,7 +26,7 @@ const FRAME: u64 = (1 << 55) - 1;
 /// The errors of reading the file.
 pub fn entry(addr: usize) -> io::Result<u64> {
     let mut bytes = [0; 8];
-    let offset = (addr / PAGE * bytes.len()) as u64;
+    let offset = (addr / page() * bytes.len()) as u64;
     File::open("/proc/self/pagemap")?.read_exact_at(&mut bytes, offset)?;
     Ok(u64::from_ne_bytes(bytes))
 }
