@@ -33,6 +33,8 @@ use kernel::{
 pub(crate) struct DeviceMmu {
     pub(crate) mmu: Arc<dyn Mmu>,
     aperture: Span,
+    /// A part of them that is another space's.
+    reserved: Option<Span>,
     /// Addresses on the bus, for all contexts of the device.
     pub(crate) bus: Arc<AddressSpace>,
 }
@@ -62,14 +64,21 @@ impl AddressSpace {
         Self::make(domain, dma_control, None, payer)
     }
 
-    /// Makes a space of the addresses in `aperture`, which `mmu` translates to addresses of `bus`.
+    /// Makes a space of the addresses in `aperture`, without those that are `reserved`, which `mmu`
+    /// translates to addresses of `bus`.
     pub(crate) fn with_mmu(
         mmu: Arc<dyn Mmu>,
         aperture: Span,
+        reserved: Option<Span>,
         bus: Arc<AddressSpace>,
     ) -> Result<Arc<Self>> {
         let (domain, dma_control) = (bus.domain.clone(), bus.dma_control.clone());
-        let device_mmu = DeviceMmu { mmu, aperture, bus };
+        let device_mmu = DeviceMmu {
+            mmu,
+            aperture,
+            reserved,
+            bus,
+        };
         Self::make(domain, dma_control, Some(device_mmu), None)
     }
 
@@ -149,6 +158,12 @@ impl AddressSpace {
         self.taken.lock().first_mapped(span)
     }
 
+    /// The part of `span` that the MMU translates, and that is another space's.
+    pub(crate) fn reserved(&self, span: Span) -> Option<Span> {
+        let device_mmu = self.device_mmu.as_ref()?;
+        device_mmu.reserved?.intersection(span)
+    }
+
     /// Frees the ranges in `span` that were left, after the device has forgotten them. Returns
     /// whether there were any. Sleeps.
     pub(crate) fn free_left(&self, span: Span) -> Result<bool> {
@@ -180,7 +195,7 @@ impl AddressSpace {
         match &self.device_mmu {
             Some(device_mmu) => Space {
                 aperture: device_mmu.aperture,
-                reserved: &[],
+                reserved: device_mmu.reserved.as_slice(),
                 taken,
             },
             None => self.domain.space(taken),
@@ -189,9 +204,9 @@ impl AddressSpace {
 }
 
 /// The addresses that can be taken, in `domain` or in the MMU before it.
-fn bounds<'a>(domain: &'a Domain, device_mmu: Option<&DeviceMmu>) -> Bounds<'a> {
+fn bounds<'a>(domain: &'a Domain, device_mmu: Option<&'a DeviceMmu>) -> Bounds<'a> {
     match device_mmu {
-        Some(device_mmu) => Bounds::new(device_mmu.aperture, &[]),
+        Some(device_mmu) => Bounds::new(device_mmu.aperture, device_mmu.reserved.as_slice()),
         None => Bounds::new(domain.aperture(), domain.reserved_spans()),
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     mapping::Memory,
     sys::{
         fs::eventfd::EventFd,
+        iommu::Domain,
         pci::{irq_eventfd::Vectors, Bar, Function},
         task::gate::Gate,
     },
@@ -273,6 +274,9 @@ impl Flat {
             self.owned_by.store(NOBODY, Relaxed);
             self.function.set_master(false);
             drop(owner);
+            // It can raise none any more, and where the IOMMU translates them, vectors keep the
+            // page table.
+            *self.vectors.lock() = None;
             self.revoke_exports();
         }
     }
@@ -447,8 +451,13 @@ impl Flat {
     }
 
     /// Lets interrupt vector `index` signal `eventfd`, or nothing. The caller has claimed the
-    /// device.
-    pub(crate) fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result {
+    /// device, whose DMA goes through `domain`.
+    pub(crate) fn set_vector(
+        &self,
+        index: u32,
+        eventfd: Option<EventFd>,
+        domain: &Arc<Domain>,
+    ) -> Result {
         let mut vectors = self.vectors.lock();
         // Checked under the lock: `leave` sets `gone` before it waits for the lock.
         if self.owner.lock().gone {
@@ -458,7 +467,7 @@ impl Flat {
             (Some(vectors), eventfd) => vectors.set(index, eventfd),
             (None, None) => Ok(()),
             (none, eventfd) => {
-                let mut vectors = Vectors::new(&self.function)?;
+                let mut vectors = Vectors::new(&self.function, domain)?;
                 vectors.set(index, eventfd)?;
                 *none = Some(vectors);
                 Ok(())

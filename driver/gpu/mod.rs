@@ -331,7 +331,7 @@ impl Gpu {
         *this.bus.lock() = Some(Bus { dma_control, space });
         this.function.set_master(true);
         this.schedule.lock().set_epoch(this.hardware.time());
-        let interrupts = Handled::new(&this.function, this.limits.vectors, this.clone())?;
+        let interrupts = Handled::new(&this.function, domain, this.limits.vectors, this.clone())?;
         this.hardware.prepare();
         let thread = Thread::new(c"pinmap-gpu", this.clone())?;
         *this.running.lock() = Some(Running {

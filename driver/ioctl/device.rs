@@ -86,7 +86,7 @@ impl Request for pinmap_set_eventfd {
         }
         let sets = eventfd.is_some();
         let claim = Claim::new(context)?;
-        flat.set_vector(self.index, eventfd)?;
+        flat.set_vector(self.index, eventfd, context.device().domain())?;
         if sets {
             claim.keep();
         }

@@ -70,6 +70,9 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
         pages = pages.or(pages_in(block, range));
         rest = block.behind(range);
     }
+    if let Some(reserved) = managed.space.reserved(block) {
+        pages = pages.but(pages_in(block, reserved));
+    }
     rest = Some(block);
     while let Some(mapped) = rest.and_then(|span| managed.space.first_mapped(span)) {
         pages = pages.but(pages_in(block, mapped));

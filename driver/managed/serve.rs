@@ -227,7 +227,7 @@ impl Serving<'_> {
         let (managing, fault) = (self.managing, self.fault);
         let unmapped = |errno| Refusal::new(uapi::PINMAP_FAULT_UNMAPPED, errno);
         self.range = managing.range_at(fault.addr);
-        if self.range.is_none() {
+        if self.range.is_none() || managing.space.reserved(fault.page()).is_some() {
             return Err(unmapped(EFAULT).into());
         }
         if managing.space.first_mapped(fault.page()).is_none() {

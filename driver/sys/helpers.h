@@ -154,8 +154,10 @@ struct pinmap_region {
 	__u32 kind;
 	__u32 refused;
 };
-int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
+int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room,
+			    u64 *messages);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
+int pinmap_get_msi_cookie(struct iommu_domain *domain, u64 base);
 
 /* import.rs */
 bool pinmap_dma_buf_is_writable(struct dma_buf *dma_buf);
@@ -266,6 +268,7 @@ int pinmap_take_number(void);
 void pinmap_return_number(int number);
 
 /* mmio.rs */
+void __iomem *pinmap_ioremap_wc(u64 start, size_t bytes);
 void pinmap_copy_page_from_io(unsigned long pfn, const void __iomem *from);
 
 /* mmu_notifier.rs */

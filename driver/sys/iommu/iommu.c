@@ -5,15 +5,20 @@
 /*
  * Fills in the reserved regions of @dev, in any order. Returns how many there are, or -E2BIG if
  * there is no @room for them. @refused marks those that do not allow a domain of our own: memory
- * that firmware wants mapped, and interrupts that need a mapping.
+ * that firmware wants mapped. @messages: from where on the target of interrupts is to be mapped, or
+ * U64_MAX if the architecture's interrupts need no mapping. Where the IOMMU lets writes to some
+ * addresses through as interrupts, the kernel wants them mapped all the same, and so they are
+ * mapped to themselves.
  */
-int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room)
+int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room,
+			    u64 *messages)
 {
 	struct iommu_resv_region *region;
 	unsigned int count = 0;
 	int ret = 0;
 	LIST_HEAD(list);
 
+	*messages = U64_MAX;
 	iommu_get_resv_regions(dev, &list);
 	list_for_each_entry(region, &list, list) {
 		/* The kernel itself lets these be mapped over. */
@@ -23,13 +28,18 @@ int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, u
 			ret = -E2BIG;
 			break;
 		}
+		if (IS_ENABLED(CONFIG_IRQ_MSI_IOMMU) &&
+		    (region->type == IOMMU_RESV_MSI ||
+		     (region->type == IOMMU_RESV_SW_MSI && *messages == U64_MAX)))
+			*messages = region->start;
 		regions[count++] = (struct pinmap_region){
 			.start = region->start,
 			.last = region->start + region->length - 1,
-			.kind = region->type == IOMMU_RESV_MSI ? PINMAP_RESERVED_MSI :
-								 PINMAP_RESERVED_OTHER,
-			.refused = region->type == IOMMU_RESV_DIRECT ||
-				   region->type == IOMMU_RESV_SW_MSI,
+			.kind = region->type == IOMMU_RESV_MSI ||
+						region->type == IOMMU_RESV_SW_MSI ?
+					PINMAP_RESERVED_MSI :
+					PINMAP_RESERVED_OTHER,
+			.refused = region->type == IOMMU_RESV_DIRECT,
 		};
 	}
 	iommu_put_resv_regions(dev, &list);
@@ -44,6 +54,15 @@ void pinmap_enforce_coherency(struct iommu_domain *domain)
 {
 	if (domain->ops->enforce_cache_coherency)
 		domain->ops->enforce_cache_coherency(domain);
+}
+
+/*
+ * Makes the kernel map the target of interrupts from @base on in @domain, when vectors are
+ * allocated for a function that is attached to it.
+ */
+int pinmap_get_msi_cookie(struct iommu_domain *domain, u64 base)
+{
+	return iommu_get_msi_cookie(domain, base);
 }
 
 /*

@@ -3,7 +3,7 @@
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
-use super::{fill::Part, gather::Gather, Domain, NoTables};
+use super::{fill::Part, gather::Gather, Current, Domain, NoTables};
 use crate::{
     logic::span::Span,
     sys::{helpers, mm::pages::Pages, task::account::Account},
@@ -48,14 +48,19 @@ impl Use {
         if let Some(payer) = payer {
             current.footprint.reserve(span, payer)?;
         }
+        Ok(Self::begin(domain, &mut current, payer.is_some()))
+    }
+
+    /// Begins to use the page table of `domain`, which is `current`.
+    fn begin(domain: &Arc<Domain>, current: &mut Current, counted: bool) -> Self {
         current.used = true;
         domain.uses.add(1, Relaxed);
         // INVARIANT: Counted in `uses` just now, with `current` locked.
-        Ok(Self {
+        Self {
             domain: domain.clone(),
             table: current.page_table.0,
-            counted: payer.is_some(),
-        })
+            counted,
+        }
     }
 
     /// Returns the page table, which is valid as long as the use exists.
@@ -107,6 +112,22 @@ impl Drop for Use {
     fn drop(&mut self) {
         // `Release`: what was mapped is unmapped before another task sees the count.
         self.domain.uses.fetch_sub(1, Release);
+    }
+}
+
+/// Keeps the page table in which the target of a function's interrupts is mapped, where the IOMMU
+/// translates them.
+pub(crate) struct MessagesUse(#[expect(dead_code, reason = "it is kept")] Option<Use>);
+
+impl MessagesUse {
+    /// Begins the use, before vectors are allocated. Fails if the function's DMA is blocked.
+    pub(crate) fn new(domain: &Arc<Domain>) -> Result<Self> {
+        if domain.messages.is_none() {
+            return Ok(Self(None));
+        }
+        let mut current = domain.current.lock();
+        current.attached?;
+        Ok(Self(Some(Use::begin(domain, &mut current, false))))
     }
 }
 

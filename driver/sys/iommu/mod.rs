@@ -12,6 +12,10 @@
 //! the change all DMA is blocked. A [`Use`](mapped::Use) keeps the page table from changing as long
 //! as something is mapped in it. What the tables cost is counted in `footprint.rs`.
 //!
+//! Some IOMMUs translate interrupts as they do all other writes (`IOMMU_RESV_SW_MSI`: Arm's). The
+//! kernel then maps their target in the page table that the function has when it gets its vectors,
+//! so vectors have a [`Use`](mapped::Use), too: a change would lose interrupts.
+//!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
 mod fill;
@@ -24,7 +28,11 @@ mod mapped;
 mod reserved;
 
 pub(crate) use self::{
-    footprint::NoTables, gather::Gather, group::Group, mapped::Mapped, reserved::Reserved,
+    footprint::NoTables,
+    gather::Gather,
+    group::Group,
+    mapped::{Mapped, MessagesUse},
+    reserved::Reserved,
 };
 #[cfg(pinmap_mirror)]
 pub(crate) use self::{lent::Lender, lent::Row};
@@ -53,7 +61,7 @@ pub(crate) enum Unfit {
     Shared,
     /// The function could raise interrupts that belong to other devices.
     UnsafeInterrupts,
-    /// Firmware demands that this range stays mapped, or interrupts need it mapped.
+    /// Firmware demands that this range stays mapped.
     Firmware(Span),
     /// A call has failed.
     Failed(Error),
@@ -82,13 +90,20 @@ struct PageTable(NonNull<bindings::iommu_domain>);
 unsafe impl Send for PageTable {}
 
 impl PageTable {
-    fn new(function: &Function) -> Result<Self> {
+    /// Makes an empty page table, in which the target of interrupts will be mapped from `messages`
+    /// on, if they are translated.
+    fn new(function: &Function, messages: Option<u64>) -> Result<Self> {
         // SAFETY: The device is valid and bound to our driver.
         let domain = from_err_ptr(unsafe {
             bindings::iommu_paging_domain_alloc_flags(function.as_dev(), 0)
         })?;
         // INVARIANT: The page table was made just now.
-        NonNull::new(domain).map(Self).ok_or(ENOMEM)
+        let this = NonNull::new(domain).map(Self).ok_or(ENOMEM)?;
+        if let Some(base) = messages {
+            // SAFETY: The page table is ours, and nobody knows of it.
+            to_result(unsafe { helpers::pinmap_get_msi_cookie(this.0.as_ptr(), base) })?;
+        }
+        Ok(this)
     }
 
     /// Lets the DMA of `function` go through this page table, which is empty. The DMA must be
@@ -145,22 +160,24 @@ pub(crate) struct Domain {
     page_sizes: u64,
     reserved: KVec<Reserved>,
     reserved_spans: KVec<Span>,
+    /// Where the target of interrupts is mapped, if the IOMMU translates them as it does all else.
+    messages: Option<u64>,
     coherent: bool,
     broken: Atomic<bool>,
 }
 
 impl Domain {
     fn new(function: &Function) -> core::result::Result<Arc<Self>, Unfit> {
-        let reserved = reserved::reserved(function)?;
-        let mut reserved_spans = KVec::with_capacity(reserved.len(), GFP_KERNEL)?;
-        for entry in &reserved {
+        let reserved::All { ranges, messages } = reserved::reserved(function)?;
+        let mut reserved_spans = KVec::with_capacity(ranges.len(), GFP_KERNEL)?;
+        for entry in &ranges {
             reserved_spans.push(entry.span, GFP_KERNEL)?;
         }
         // SAFETY: The device is valid.
         let coherent = unsafe {
             bindings::device_iommu_capable(function.as_dev(), helpers::PINMAP_CACHE_COHERENCY)
         };
-        let page_table = PageTable::new(function)?;
+        let page_table = PageTable::new(function, messages)?;
         // SAFETY: The page table was made just now.
         let (geometry, page_sizes) = unsafe {
             let domain = page_table.0.as_ptr();
@@ -181,8 +198,9 @@ impl Domain {
                 overdue: Atomic::new(false),
                 aperture,
                 page_sizes: page_sizes as u64,
-                reserved,
+                reserved: ranges,
                 reserved_spans,
+                messages,
                 coherent,
                 broken: Atomic::new(false),
             }),
@@ -226,7 +244,7 @@ impl Domain {
         if !self.is_due(&self.current.lock()) {
             return Ok(());
         }
-        let fresh = PageTable::new(function)?;
+        let fresh = PageTable::new(function, self.messages)?;
         let mut current = self.current.lock();
         // A task may have begun to map meanwhile.
         if !self.is_due(&current) {

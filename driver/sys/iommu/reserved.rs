@@ -18,14 +18,28 @@ pub(crate) struct Reserved {
     pub(crate) kind: u32,
 }
 
-/// Returns the reserved ranges of a function, sorted and disjoint. Of two that overlap, the first
-/// one stays whole. Fails if one of them does not allow a domain of our own.
-pub(super) fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> {
+/// The reserved ranges of a function.
+pub(super) struct All {
+    /// Sorted and disjoint. Of two that overlap, the first one stays whole.
+    pub(super) ranges: KVec<Reserved>,
+    /// Where the target of interrupts is to be mapped; `None`: nowhere.
+    pub(super) messages: Option<u64>,
+}
+
+/// Returns the reserved ranges of a function. Fails if one of them does not allow a domain of our
+/// own.
+pub(super) fn reserved(function: &Function) -> core::result::Result<All, Unfit> {
     const ROOM: usize = 64;
     let mut regions = KVec::from_elem(helpers::pinmap_region::default(), ROOM, GFP_KERNEL)?;
+    let mut messages = 0;
     // SAFETY: The device is valid, and there is room for `ROOM` regions.
     let count = unsafe {
-        helpers::pinmap_reserved_regions(function.as_dev(), regions.as_mut_ptr(), ROOM as u32)
+        helpers::pinmap_reserved_regions(
+            function.as_dev(),
+            regions.as_mut_ptr(),
+            ROOM as u32,
+            &mut messages,
+        )
     };
     to_result(count)?;
     let count = count.unsigned_abs() as usize;
@@ -59,5 +73,8 @@ pub(super) fn reserved(function: &Function) -> core::result::Result<KVec<Reserve
         )?;
         free_from = region.last.checked_add(1);
     }
-    Ok(reserved)
+    Ok(All {
+        ranges: reserved,
+        messages: (messages != u64::MAX).then_some(messages),
+    })
 }

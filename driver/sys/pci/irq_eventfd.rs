@@ -5,13 +5,20 @@
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
 use super::Function;
-use crate::sys::{fs::eventfd::EventFd, helpers};
+use crate::sys::{
+    fs::eventfd::EventFd,
+    helpers,
+    iommu::{Domain, MessagesUse},
+};
 use kernel::{
     bindings,
     error::to_result,
     prelude::*,
     str::CStrExt,
-    sync::atomic::{Atomic, Release},
+    sync::{
+        atomic::{Atomic, Release},
+        Arc,
+    },
 };
 
 /// All vectors that the system gives a function. Dropping it frees them.
@@ -22,16 +29,19 @@ use kernel::{
 pub(crate) struct Vectors {
     lines: KVec<Option<Line>>,
     function: Function,
+    _messages: MessagesUse,
 }
 
 impl Vectors {
-    /// Allocates MSI-X vectors if the function has them, otherwise MSI.
-    pub(crate) fn new(function: &Function) -> Result<Self> {
+    /// Allocates MSI-X vectors if the function has them, otherwise MSI. Its DMA goes through
+    /// `domain`.
+    pub(crate) fn new(function: &Function, domain: &Arc<Domain>) -> Result<Self> {
         let wanted = function.vectors();
         if wanted == 0 {
             return Err(ENOENT);
         }
         let mut lines = KVec::with_capacity(wanted as usize, GFP_KERNEL)?;
+        let messages = MessagesUse::new(domain)?;
         // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
         let got = unsafe { helpers::pinmap_pci_alloc_vectors(function.as_raw(), wanted) };
         to_result(got)?;
@@ -44,6 +54,7 @@ impl Vectors {
         Ok(Self {
             lines,
             function: function.clone(),
+            _messages: messages,
         })
     }
 

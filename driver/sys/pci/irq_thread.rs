@@ -7,7 +7,11 @@
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
 use super::Function;
-use crate::sys::{helpers, task::coverage::Covered};
+use crate::sys::{
+    helpers,
+    iommu::{Domain, MessagesUse},
+    task::coverage::Covered,
+};
 use core::marker::PhantomData;
 use kernel::{bindings, error::to_result, ffi, prelude::*, str::CStrExt, sync::Arc};
 
@@ -26,6 +30,7 @@ pub(crate) struct Handled<T: Handler> {
     lines: KVec<HandledLine<T>>,
     function: Function,
     _handler: Arc<T>,
+    _messages: MessagesUse,
 }
 
 struct HandledLine<T> {
@@ -48,9 +53,16 @@ unsafe impl<T: Handler> Send for Handled<T> {}
 unsafe impl<T: Handler> Sync for Handled<T> {}
 
 impl<T: Handler> Handled<T> {
-    /// Lets `handler` handle the first `count` vectors of `function`.
-    pub(crate) fn new(function: &Function, count: u32, handler: Arc<T>) -> Result<Self> {
+    /// Lets `handler` handle the first `count` vectors of `function`, whose DMA goes through
+    /// `domain`.
+    pub(crate) fn new(
+        function: &Function,
+        domain: &Arc<Domain>,
+        count: u32,
+        handler: Arc<T>,
+    ) -> Result<Self> {
         let lines = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+        let messages = MessagesUse::new(domain)?;
         // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
         let got = unsafe { helpers::pinmap_pci_alloc_vectors(function.as_raw(), count) };
         to_result(got)?;
@@ -59,6 +71,7 @@ impl<T: Handler> Handled<T> {
             lines,
             function: function.clone(),
             _handler: handler,
+            _messages: messages,
         };
         if got.unsigned_abs() < count {
             return Err(ENOSPC);

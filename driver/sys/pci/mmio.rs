@@ -78,7 +78,7 @@ impl Mmio {
             let base = unsafe {
                 match caching {
                     Caching::Uncached => bindings::ioremap(start, bytes),
-                    Caching::WriteCombined => bindings::ioremap_wc(start, bytes),
+                    Caching::WriteCombined => helpers::pinmap_ioremap_wc(start, bytes),
                 }
             };
             let base = NonNull::new(base).ok_or(ENOMEM)?;

@@ -1959,8 +1959,9 @@ enum pinmap_sync_flags {
  * holds.
  *
  * ``EINVAL``: the part leaves the buffer. ``EOPNOTSUPP``: there is something to
- * do, and the architecture is not x86, or the memory is another driver's, whose
- * dma-buf has DMA_BUF_IOCTL_SYNC for that. ``EINTR``: a fatal signal.
+ * do, and the architecture is neither x86 nor arm64, or the memory is another
+ * driver's, whose dma-buf has DMA_BUF_IOCTL_SYNC for that. ``EINTR``: a fatal
+ * signal.
  */
 struct pinmap_sync {
 	__u32 size;

@@ -325,4 +325,13 @@ TEST(interrupt, .smoke = true)
 	edu_set_register(&edu, EDU_IRQ_RAISE, 1);
 	CHECK(WAIT_FOR(2000, count(first) == 1));
 	edu_set_register(&edu, EDU_IRQ_ACK, 1);
+	/* that nothing was mapped for a moment makes no difference */
+	release(fd, registration.handle);
+	edu_set_register(&edu, EDU_IRQ_RAISE, 1);
+	CHECK(WAIT_FOR(2000, count(first) == 1));
+	edu_set_register(&edu, EDU_IRQ_ACK, 1);
+	register_memory(fd, page, PAGE, WRITE);
+	edu_set_register(&edu, EDU_IRQ_RAISE, 1);
+	CHECK(WAIT_FOR(2000, count(first) == 1));
+	edu_set_register(&edu, EDU_IRQ_ACK, 1);
 }

@@ -12,6 +12,7 @@
 #include "process.h"
 
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -98,6 +99,30 @@ TEST(tables_come_back, .seconds = 120)
 	CHECK_REACHES(&edu, register_memory(edu.fd, page, PAGE, WRITE).device_addr, page, 64);
 	edu_close(&edu);
 	close(edu.fd);
+	CHECK_TABLES_BACK(before);
+}
+
+/* Tables of an owner that has an interrupt come back: some IOMMUs translate interrupts by them. */
+TEST(tables_of_interrupts, .seconds = 120)
+{
+	long long before = tables_at_rest();
+	unsigned int count = rounds(2000);
+	int fd = open_device(0), event = SYS(eventfd(0, EFD_CLOEXEC));
+	struct edu edu = edu_open(fd);
+	struct registration registration = register_memory(fd, anon(1), PAGE, NO_MAP);
+	struct pinmap_fail fail;
+	uint64_t value;
+
+	for (unsigned int round = 0; round < 2; round++) {
+		set_eventfd(fd, PINMAP_SOURCE_VECTOR, 0, event);
+		for (unsigned int i = 0; i < count; i++)
+			CHECK_OK(map_and_unmap(fd, registration.handle, base + i * HUGE, &fail));
+		edu_set_register(&edu, EDU_IRQ_RAISE, 1);
+		CHECK_EQ(SYS(read(event, &value, sizeof(value))), sizeof(value));
+		edu_set_register(&edu, EDU_IRQ_ACK, 1);
+	}
+	edu_close(&edu);
+	close(fd);
 	CHECK_TABLES_BACK(before);
 }
 
