@@ -334,8 +334,10 @@ cargo_in_root() { # ARGUMENT...
 # Static, because the VM has no libraries; for a named target, because otherwise that would hold for
 # build scripts too.
 programs_compile() { # TO
-	local static='-C target-feature=+crt-static' target=x86_64-unknown-linux-gnu
+	local static='-C target-feature=+crt-static' target=$TARGET objects=$BUILDS/tests$CROSS
 	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
+	local compiler=(M32=1)
+	[ -z "$CROSS" ] || compiler=("CC=${CROSS}gcc-14")
 	[ -z "$commands" ] || targets=(--bin pinmap)
 	if [ -f "$TREE/Cargo.toml" ]; then
 		RUSTFLAGS=$static cargo_in_root build --release --locked "${targets[@]}" \
@@ -375,12 +377,12 @@ programs_compile() { # TO
 	# A static library does not have what writes down.
 	[ -z "$COVER" ] || archive+=" /usr/lib/rustlib/$target/lib/libprofiler_builtins-*.rlib"
 	# Objects stay for the next time, but a program whose source is gone must not.
-	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
+	mkdir -p "$objects" && find "$objects" -maxdepth 1 -type f -delete &&
 		in_root env LDFLAGS="${COVER:+-Wl,-u,__llvm_profile_runtime}" \
-			make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
-			"LIBPINMAP=$archive" \
+			make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/${objects##*/}" \
+			"${compiler[@]}" "LIBPINMAP=$archive" \
 			"-j$(nproc)" &&
-		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
+		find "$objects" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }
 
 # separate_cargo FOLDER TARGET COMMAND ARGUMENT...: for a workspace of its own in tests/
@@ -418,7 +420,7 @@ loom_cargo() { # COMMAND ARGUMENT...
 devices_build() {
 	local content
 	content=$({
-		build_key
+		ARCH=x86_64 build_key
 		content_of "$TREE/tests/devices" '^\./(Cargo|[^/]*/(Cargo|README|src/))'
 	} | hash_of)
 	DEVICES=$RESULTS/devices/$content

@@ -18,6 +18,25 @@ die() {
 	exit 1
 }
 
+# arch_set ARCH: chooses the architecture that is built for and emulated, for the commands that this
+# one calls, too. Sets ARCH, without a page size; DEBIAN_ARCH and TARGET, as Debian and Rust call
+# it; FLAVOUR, as Debian calls its kernel; CROSS, what its tools' names begin with; and KBUILD_ARCH,
+# arguments of the kernel's make.
+arch_set() {
+	export PINMAP_ARCH=$1
+	ARCH=${1%-16k}
+	case $1 in
+	x86_64) DEBIAN_ARCH=amd64 TARGET=x86_64-unknown-linux-gnu CROSS='' KBUILD_ARCH=() ;;
+	arm64 | arm64-16k)
+		DEBIAN_ARCH=arm64 TARGET=aarch64-unknown-linux-gnu CROSS=aarch64-linux-gnu-
+		KBUILD_ARCH=(ARCH=arm64 "CROSS_COMPILE=$CROSS")
+		;;
+	*) die "there is no architecture '$1': x86_64, arm64 and arm64-16k are the ones" ;;
+	esac
+	FLAVOUR=$DEBIAN_ARCH${1#"$ARCH"}
+}
+arch_set "${PINMAP_ARCH:-x86_64}"
+
 # hash_of: a short name for the contents of stdin.
 hash_of() {
 	sha256sum | cut -c1-16

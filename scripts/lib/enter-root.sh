@@ -59,6 +59,7 @@ environment=(
 	PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 	HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" DEBIAN_FRONTEND=noninteractive
 	CARGO_HTTP_CAINFO="$certificates" SSL_CERT_FILE="$certificates" CARGO_HOME=/cache/cargo
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc-14
 )
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY \
 	CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH} \

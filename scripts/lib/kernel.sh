@@ -141,6 +141,8 @@ kernel_known() { # KERNEL
 # succeeds when the kernel is there.
 kernel_find() {
 	kernel_known "$1" || die "there is no kernel '$1': ${KERNELS[*]} are the ones"
+	[[ $ARCH == x86_64 || $1 == stock ]] ||
+		die "for $ARCH there is the kernel stock alone"
 	root_ensure
 	KERNEL=$1
 	source_ensure
@@ -152,14 +154,14 @@ kernel_find() {
 	debug | fuzz) COMPILER=(LLVM=1) ;;
 	esac
 	key=$({
-		echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"
+		echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}${CROSS:+ $FLAVOUR}"
 		toolchain
 		kernel_config "$KERNEL"
 	} | hash_of)
-	KDIR=$CACHE/kernels/$KERNEL-$(cut -d. -f1-2 <<<"$RELEASE")-$key
+	KDIR=$CACHE/kernels/$KERNEL${CROSS:+-$FLAVOUR}-$(cut -d. -f1-2 <<<"$RELEASE")-$key
 	KERNEL_IMAGE=$KDIR/$image
 	if [ "$KERNEL" = stock ] && [ -e "$KDIR/compiler" ]; then
-		COMPILER=("CC=$(cat "$KDIR/compiler")")
+		stock_compiler_known
 	fi
 	[ -e "$KDIR/done" ]
 }
@@ -169,7 +171,7 @@ kernel_ensure() {
 	kernel_find "$@" && return
 	if [ "$KERNEL" = stock ]; then
 		locked "${KDIR##*/}" stock_make
-		COMPILER=("CC=$(cat "$KDIR/compiler")")
+		stock_compiler_known
 	else
 		locked "${KDIR##*/}" kernel_make
 	fi

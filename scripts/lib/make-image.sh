@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Runs in the build root: makes the VM's initramfs.
-# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO MORE-MODULES
-# (the last four may be empty)
+# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO MORE-MODULES BUSYBOX
+# (the last but one, and the three before it, may be empty)
 set -euo pipefail
 
-image=$1 modules=$2 programs=$3 module=$4 importer=$5 more=$6
+image=$1 modules=$2 programs=$3 module=$4 importer=$5 more=$6 busybox=$7
 stage=$(mktemp -d)
 cd "$stage"
 mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run \
@@ -13,7 +13,7 @@ mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run \
 chmod 1777 tmp
 chown 1000:1000 home/user
 
-cp /bin/busybox bin/busybox
+cp "$busybox" bin/busybox
 for applet in $(busybox --list); do
 	[ "$applet" = busybox ] || ln -s busybox "bin/$applet"
 done

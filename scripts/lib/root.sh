@@ -14,6 +14,9 @@ ROOT_PACKAGES=(
 	ca-certificates
 )
 ROOT_BACKPORTS=(qemu-system-x86)
+# Packages for building for arm64, and its machine.
+CROSS_PACKAGES=(gcc-14-aarch64-linux-gnu libc6-dev-arm64-cross libstd-rust-dev:arm64)
+CROSS_BACKPORTS=(qemu-system-arm)
 # Packages for making and trying the Debian packages, the C library and the Python module, for
 # proofs, and for machines in a network.
 SYSTEM_PACKAGES=(
@@ -27,14 +30,24 @@ SYSTEM_PACKAGES=(
 )
 
 root_key() {
-	echo "$ROOT_VERSION ${ROOT_PACKAGES[*]} ${ROOT_BACKPORTS[*]}" | hash_of
+	{
+		echo "$ROOT_VERSION ${ROOT_PACKAGES[*]} ${ROOT_BACKPORTS[*]}"
+		[ "$ARCH" = x86_64 ] || echo "${CROSS_PACKAGES[*]} ${CROSS_BACKPORTS[*]}"
+	} | hash_of
 }
 
-# root_ensure: sets ROOT, making the root first where it is missing.
+# root_ensure: sets ROOT, making the root first where it is missing. For arm64 it is a root of its
+# own, with more packages.
 root_ensure() {
 	need_root
-	ROOT=$CACHE/roots/$(root_key)
+	ROOT=$CACHE/roots/$(ARCH=x86_64 root_key)
 	[ -e "$ROOT" ] || locked root root_make
+	[ "$ARCH" != x86_64 ] || return 0
+	local cross
+	cross=$CACHE/roots/$ARCH-$(root_key)
+	[ -e "$cross" ] ||
+		locked cross root_extend "$cross" "what building for $ARCH takes" cross_install
+	ROOT=$cross
 }
 
 # in_root [--exec] COMMAND...: runs a command in the root, with the tree at /src and the cache at
@@ -68,23 +81,39 @@ root_mirror() {
 # system_ensure: sets SYSTEM, a Debian system with the build root's packages and SYSTEM_PACKAGES. In
 # the VM it is at /system, for programs that are not static (scripts/vm --system).
 system_ensure() {
+	[ "$ARCH" = x86_64 ] || die "there is no Debian system for $ARCH"
 	root_ensure
 	SYSTEM=$CACHE/roots/system-$({ root_key; echo "${SYSTEM_PACKAGES[*]}"; } | hash_of)
-	[ -e "$SYSTEM" ] || locked system system_make
+	[ -e "$SYSTEM" ] ||
+		locked system root_extend "$SYSTEM" "Python and what packages need" system_install
 }
 
-system_make() {
-	[ ! -e "$SYSTEM" ] || return 0
-	need_space 5 "a system with Python and what packages need"
-	rm -rf --one-file-system "$SYSTEM.partial"
-	cp -a --reflink=auto "$ROOT" "$SYSTEM.partial"
+# root_extend DIRECTORY WHAT COMMAND: makes DIRECTORY, a copy of the root in which COMMAND has
+# installed WHAT. Runs with the lock held.
+root_extend() {
+	local to=$1 what=$2
+	[ ! -e "$to" ] || return 0
+	need_space 5 "$what"
+	rm -rf --one-file-system "$to.partial"
+	cp -a --reflink=auto "$ROOT" "$to.partial"
 	# The VM mounts its own directories there.
-	mkdir -p "$SYSTEM.partial"/{src,out,cache,usr/lib/pinmap,lib/modules}
-	STEP_LOG=$CACHE/logs/system.log
-	local ROOT=$SYSTEM.partial
-	step "$STEP_LOG" "installing Python and what packages need" apt_progress system_install ||
-		die "cannot install Python and what packages need: $(root_cause) (log: $STEP_LOG)"
-	mv "$SYSTEM.partial" "$SYSTEM"
+	mkdir -p "$to.partial"/{src,out,cache,usr/lib/pinmap,lib/modules}
+	STEP_LOG=$CACHE/logs/${to##*/}.log
+	local ROOT=$to.partial
+	step "$STEP_LOG" "installing $what" apt_progress "$3" ||
+		die "cannot install $what: $(root_cause) (log: $STEP_LOG)"
+	mv "$to.partial" "$to"
+}
+
+# Debian has busybox for one architecture at a time: the VM's is only unpacked.
+cross_install() {
+	in_root dpkg --add-architecture "$DEBIAN_ARCH" &&
+		in_root apt-get -q update &&
+		in_root apt-get -q install -y "${CROSS_PACKAGES[@]}" &&
+		in_root apt-get -q install -y -t trixie-backports "${CROSS_BACKPORTS[@]}" &&
+		in_root env -C /tmp sh -ec "apt-get -q download busybox-static:$DEBIAN_ARCH
+			dpkg-deb -x busybox-static_*.deb /usr/${CROSS%-}/busybox" &&
+		in_root apt-get -q clean
 }
 
 system_install() {

@@ -32,7 +32,7 @@ stock_make() {
 	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}-fetch.log
 	step "$STEP_LOG" "fetching Debian's kernel $KREL" stock_fetch_progress stock_fetch ||
 		die "cannot fetch Debian's kernel: $(root_cause) (log: $STEP_LOG)"
-	COMPILER=("CC=$(cat "$KDIR/compiler")")
+	stock_compiler_known
 	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}.log
 	step "$STEP_LOG" "compiling the Rust metadata of $KREL" kernel_progress stock_build ||
 		die "the Rust metadata of $KREL cannot be made: $(kernel_cause) (log: $STEP_LOG)"
@@ -41,13 +41,12 @@ stock_make() {
 }
 
 stock_packages() {
-	printf '%s\n' "linux-headers-$KREL" "linux-modules-$KREL" \
-		"linux-binary-$KREL" "linux-base-$KREL"
+	printf "%s-$KREL:$DEBIAN_ARCH\n" linux-headers linux-modules linux-binary linux-base
 }
 
 # stock_release: the release (uname -r) of the image that was built from the source in SOURCE
 stock_release() {
-	local name="^linux-headers-${KERNEL_LINE/./\\.}\\.[^-]*-amd64\$"
+	local name="^linux-headers-${KERNEL_LINE/./\\.}\\.[^-]*-$FLAVOUR\$"
 	in_root apt-cache search --names-only "$name" |
 		cut -d' ' -f1 | sort -V |
 		while read -r package; do
@@ -99,7 +98,7 @@ stock_more_make() { # NAME MODULE...
 
 stock_more_fetch() { # DIRECTORY MODULE...
 	local in_cache=/cache${1#"$CACHE"} modules=lib/modules/$KREL
-	apt_download "$in_cache/debs" "linux-modules-$KREL=$RELEASE" &&
+	apt_download "$in_cache/debs" "linux-modules-$KREL:$DEBIAN_ARCH=$RELEASE" &&
 		in_root sh -c "dpkg-deb -x $in_cache/debs/*.deb $in_cache/unpacked" &&
 		cp "$KDIR/modules/$modules"/modules.{builtin,builtin.modinfo,order} \
 			"$1/unpacked/usr/$modules/" &&
@@ -145,15 +144,19 @@ nvme_tools_fetch() { # DIRECTORY, as the root has it
 		' bash "$1"
 }
 
-# stock_compiler: the C compiler of the kernel, in COMPILER and, for the next time, in a file;
-# installed where it is missing
+# stock_compiler: the C compiler of the kernel, in a file and by that in COMPILER; installed where
+# it is missing
 stock_compiler() {
 	local name
 	name=$(stock_config CC_VERSION_TEXT | cut -d' ' -f1)
 	[ -e "$ROOT/usr/bin/$name" ] ||
 		in_root apt-get -q install -y "${name#x86_64-linux-gnu-}" || return 1
-	COMPILER=("CC=$name")
 	echo "$name" >"$KDIR/compiler"
+	stock_compiler_known
+}
+
+stock_compiler_known() {
+	COMPILER=("CC=$(cat "$KDIR/compiler")" "${KBUILD_ARCH[@]}")
 }
 
 stock_fetch_progress() {
@@ -170,8 +173,8 @@ stock_fetch_progress() {
 stock_build() {
 	local in_cache=/cache/kernels/${KDIR##*/}
 	local headers=$in_cache/unpacked/usr/src/linux-headers-$KREL
-	in_root bash /src/packaging/dkms/rust-metadata --headers "$headers" \
-		--source "$SOURCE" --build "$in_cache/out" "$KREL" &&
+	in_root env "${KBUILD_ARCH[@]}" bash /src/packaging/dkms/rust-metadata \
+		--headers "$headers" --source "$SOURCE" --build "$in_cache/out" "$KREL" &&
 		cp "$CACHE${headers#/cache}/Module.symvers" "$KDIR/out/" &&
 		cp "$CACHE${headers#/cache}/.config" "$KDIR/modules/config"
 }

@@ -37,7 +37,8 @@ image_make() {
 		"/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" \
 		"$module" \
 		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" \
-		"${MORE_MODULES:+/cache${MORE_MODULES#"$CACHE"}}" ||
+		"${MORE_MODULES:+/cache${MORE_MODULES#"$CACHE"}}" \
+		"${CROSS:+/usr/${CROSS%-}/busybox/usr}/bin/busybox" ||
 		die "the VM's initramfs cannot be made"
 	rm -f "$BUILDS/image.ko"
 	keep "$BUILDS/image" "$IMAGE" 40
@@ -61,7 +62,7 @@ disk_make() {
 # hosts a guest hangs in its first instructions. So a kernel is booted, once per host boot; without
 # a root file system it panics at once, which ends QEMU.
 accelerator() {
-	[ -w /dev/kvm ] || { echo tcg; return; }
+	[[ $ARCH == x86_64 && -w /dev/kvm ]] || { echo tcg; return; }
 	local verdict
 	verdict=$CACHE/kvm-$({ cat /proc/sys/kernel/random/boot_id; uname -r; root_key; } | hash_of)
 	[ -e "$verdict" ] || locked kvm accelerator_try "$verdict"

@@ -57,6 +57,35 @@ global_asm!(
     "mov eax, 1",
     "ret",
 );
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".globl play_access",
+    ".globl play_access_failed",
+    ".globl play_load",
+    ".globl play_store_half",
+    ".globl play_load_half",
+    "play_access:",
+    "str x1, [x0]",
+    "mov w0, #0",
+    "ret",
+    "play_load:",
+    "ldr x2, [x0]",
+    "str x2, [x1]",
+    "mov w0, #0",
+    "ret",
+    "play_store_half:",
+    "str w1, [x0]",
+    "mov w0, #0",
+    "ret",
+    "play_load_half:",
+    "ldr w2, [x0]",
+    "str w2, [x1]",
+    "mov w0, #0",
+    "ret",
+    "play_access_failed:",
+    "mov w0, #1",
+    "ret",
+);
 
 extern "C" {
     fn play_access(addr: u64, value: u64) -> u32;
@@ -93,14 +122,23 @@ pub(crate) fn load_half(addr: u64) -> Option<u32> {
     (unsafe { play_load_half(addr, &mut value) } == 0).then_some(value)
 }
 
+#[cfg(target_arch = "x86_64")]
+type Register = i64;
+#[cfg(target_arch = "aarch64")]
+type Register = u64;
+
 extern "C" fn on_fault(signal: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let context = context.cast::<libc::ucontext_t>();
-    let first = play_access as *const () as i64;
-    let failed = play_access_failed as *const () as i64;
+    let first = play_access as *const () as usize;
+    let failed = play_access_failed as *const () as usize;
     // SAFETY: The kernel passes a context that is ours to change.
-    let at = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
-    if (first..failed).contains(at) {
-        *at = failed;
+    let registers = unsafe { &mut (*context).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    let at = &mut registers.gregs[libc::REG_RIP as usize];
+    #[cfg(target_arch = "aarch64")]
+    let at = &mut registers.pc;
+    if (first..failed).contains(&(*at as usize)) {
+        *at = failed as Register;
     } else {
         // SAFETY: The instruction is executed again, and then ends the process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
