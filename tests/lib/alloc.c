@@ -21,12 +21,19 @@ char *alloc_view(int fd, const struct pinmap_alloc *args)
 		mmap(NULL, args->length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, args->out_offset));
 }
 
+void need_kind(uint32_t flags)
+{
+	if ((flags & PINMAP_ALLOC_WRITE_COMBINED) && !COMBINED)
+		SKIP("only x86 has write-combined memory");
+}
+
 struct registration alloc_memory(int fd, uint32_t flags, size_t length)
 {
 	struct registration memory = { .length = length };
 	struct pinmap_alloc args;
 	struct pinmap_fail fail;
 
+	need_kind(flags);
 	CHECK_OK(try_alloc(fd, flags, length, &args));
 	memory.handle = args.out_handle;
 	memory.addr = alloc_view(fd, &args);

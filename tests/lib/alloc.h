@@ -5,14 +5,24 @@
 
 #include "device.h"
 
+/* The flag for write-combined memory where there is such memory, for tests of many kinds. */
+#if defined(__x86_64__) || defined(__i386__)
+#define COMBINED ((uint32_t)PINMAP_ALLOC_WRITE_COMBINED)
+#else
+#define COMBINED 0u
+#endif
+
 int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args);
+
+/* Skips the test where there is no memory of this kind. */
+void need_kind(uint32_t flags);
 
 /* Maps what ALLOC returned for the CPU. */
 char *alloc_view(int fd, const struct pinmap_alloc *args);
 
 /*
  * Allocates memory and maps it at the same address for CPU and device, or, if the IOMMU has not
- * that address, at two.
+ * that address, at two. Skips the test where there is no memory of this kind.
  */
 struct registration alloc_memory(int fd, uint32_t flags, size_t length);
 

@@ -196,6 +196,16 @@ int try_get_reserved(int fd, uint32_t index, struct pinmap_reserved *reserved)
 	return try_ioctl(fd, PINMAP_GET_RESERVED, reserved);
 }
 
+uint64_t interrupt_address(int fd)
+{
+	struct pinmap_reserved reserved;
+
+	for (uint32_t i = 0; !try_get_reserved(fd, i, &reserved); i++)
+		if (reserved.out_kind == PINMAP_RESERVED_MSI)
+			return reserved.out_start;
+	SKIP("the IOMMU has no addresses of interrupts");
+}
+
 int try_next_event(int fd, struct pinmap_event *event, unsigned int milliseconds)
 {
 	struct pollfd poller = { .fd = fd, .events = POLLIN };

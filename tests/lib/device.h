@@ -143,6 +143,9 @@ int try_reset_device(int fd);
 
 int try_get_reserved(int fd, uint32_t index, struct pinmap_reserved *reserved);
 
+/* A device address that cannot be mapped, because writes to it are interrupts. */
+uint64_t interrupt_address(int fd);
+
 /* Waits for an event and reads it: 0, -ETIMEDOUT, -ENODATA (the end), or what read() says. */
 int try_next_event(int fd, struct pinmap_event *event, unsigned int milliseconds);
 #define next_event(fd)							\

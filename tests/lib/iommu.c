@@ -33,7 +33,7 @@ bool iommu_tables_are_ours(const char *bdf)
 	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/iommu", bdf);
 	length = SYS(readlink(path, target, sizeof(target) - 1));
 	target[length] = '\0';
-	return strstr(target, "/dmar") || strstr(target, "/ivhd");
+	return strstr(target, "/dmar") || strstr(target, "/ivhd") || strstr(target, "/smmu");
 }
 
 const struct iommu_table *iommu_read(const char *bdf)

@@ -86,9 +86,10 @@ unsigned int kmsg_count(int kmsg, const char *text)
 
 bool kmsg_is_fault(const char *line)
 {
-	/* Intel; AMD; virtio */
+	/* Intel; AMD; virtio; Arm */
 	return (strstr(line, "DMAR:") && strstr(line, "fault")) || strstr(line, "IO_PAGE_FAULT") ||
-	       (strstr(line, "virtio_iommu") && strstr(line, "fault"));
+	       (strstr(line, "virtio_iommu") && strstr(line, "fault")) ||
+	       (strstr(line, "arm-smmu-v3") && strstr(line, "event: F_"));
 }
 
 static bool is_fault(const char *line, const char *text)

@@ -267,6 +267,7 @@ TEST_EACH(other_process, sources)
 	pid_t pid;
 
 	need_device(1);
+	need_kind(row->flags);
 	SYS(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
 	pid = fork();
 	if (pid == 0) {

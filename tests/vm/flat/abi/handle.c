@@ -178,7 +178,7 @@ TEST(map_arguments)
 	result = try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail);
 	check_fail(__FILE__, __LINE__, result, EEXIST, &fail, PINMAP_FAIL_OVERLAP,
 		   other.device_addr);
-	address = 0xfee00000;
+	address = interrupt_address(fd);
 	result = try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &fail, PINMAP_FAIL_RESERVED, 0);
 	if (last != UINT64_MAX) {

@@ -177,7 +177,7 @@ TEST(no_owner_by_failure)
 
 	SYS(munmap(memory + PAGE, PAGE));
 	CHECK_REGISTER_FAILS(fd, memory, 2 * PAGE, WRITE, EFAULT, PINMAP_FAIL_HOLE, memory + PAGE);
-	args.device_addr = 0xfee00000;
+	args.device_addr = interrupt_address(fd);
 	check_fail(__FILE__, __LINE__, try_register_args(fd, &args), ENOSPC, &args.fail,
 		   PINMAP_FAIL_RESERVED, 0);
 	CHECK_ERR(ENOENT, try_map(fd, 77, 0, &address, &fail));

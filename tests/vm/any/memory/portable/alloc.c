@@ -111,7 +111,7 @@ TEST(portable_allocation_address_taken_on_another)
 	check_fail(__FILE__, __LINE__, try_map(pair.fd, handle, PINMAP_MAP_FIXED, &addr, &fail),
 		   EEXIST, &fail, PINMAP_FAIL_OVERLAP, 64 * MIB);
 	CHECK_EQ(query_handle(pair.fd, handle).out_nr_mappings, 0);
-	addr = 128 * MIB;
+	addr = 192 * MIB;
 	CHECK_OK(try_map(pair.fd, handle, PINMAP_MAP_FIXED, &addr, &fail));
 	CHECK_EQ(get_info(pair.other).out_registrations, 2);
 }
