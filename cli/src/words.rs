@@ -42,8 +42,8 @@ pub(crate) fn no_device(driver_loaded: bool, iommu: bool) -> String {
     let mut steps = Vec::new();
     if !iommu {
         steps.push(
-            "switch the IOMMU on (in the firmware: VT-d or AMD-Vi; for Intel also `intel_iommu=on` \
-             on the kernel's command line)",
+            "switch the IOMMU on (in the firmware: VT-d, AMD-Vi or SMMU; for Intel also \
+             `intel_iommu=on` on the kernel's command line)",
         );
     }
     if !driver_loaded {
