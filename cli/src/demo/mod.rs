@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use pinmap::accelerator::{Accelerator, AcceleratorInfo, Link, Reach, Stream, StreamOptions};
 use pinmap::Kind;
+use pinmap_samples::pagemap;
 use pinmap_samples::zero_copy::{self as programs, Copied, Increment, Memory};
 
 use crate::args::{DemoOptions, Target};
@@ -24,9 +25,6 @@ use crate::{size, Result};
 
 use checks::Checks;
 use report::{Counters, DeviceReport, InPlace, MappedCopy, Report, SizeRow};
-
-/// The page size with which the driver counts.
-const PAGE: u64 = 4096;
 
 /// Runs the demo, and prints or draws what it measured. Fails after that if a check failed.
 pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
@@ -172,6 +170,7 @@ fn in_place(
         programs::FLOATS
     )?;
     let managed = gpu.device().info()?.managed;
+    let page = pagemap::page() as u64;
     let mut all = Vec::new();
     for memory in Memory::ALL {
         if memory == Memory::Managed && !managed {
@@ -185,7 +184,7 @@ fn in_place(
             faults,
             ..
         } = work;
-        let (name, pages) = (memory.name(), pinned / PAGE);
+        let (name, pages) = (memory.name(), pinned / page);
         writeln!(
             out,
             "   {name:<11} pointer {addr:#x}, device address {device_addr:#x}; pages pinned: \
@@ -212,8 +211,8 @@ fn in_place(
     checks.add(out, good, what)?;
     // The allocation is one page. The heap need not begin a page.
     let good = all.iter().all(|(memory, work)| match memory {
-        Memory::Allocated => work.pinned == PAGE,
-        Memory::Registered => (PAGE..=2 * PAGE).contains(&work.pinned),
+        Memory::Allocated => work.pinned == page,
+        Memory::Registered => (page..=2 * page).contains(&work.pinned),
         Memory::Managed => work.pinned == 0 && work.reach == Reach::Managed && work.faults > 0,
     });
     let what = match managed {
@@ -234,10 +233,14 @@ fn mapped_copy(
     checks: &mut Checks,
     out: &mut impl Write,
 ) -> Result<MappedCopy> {
+    let kind = match programs::WRITE_COMBINED {
+        true => ", both write-combined",
+        false => "",
+    };
+    let ints = programs::INTS;
     writeln!(
         out,
-        "\n2. copy {} ints between two mapped buffers, both write-combined:",
-        programs::INTS
+        "\n2. copy {ints} ints between two mapped buffers{kind}:"
     )?;
     let Copied {
         ints,

@@ -86,7 +86,7 @@ impl InPlace {
     }
 }
 
-/// Ints that the device copied from one write-combined, mapped buffer to another.
+/// Ints that the device copied from one mapped buffer to another, both write-combined if possible.
 #[derive(Debug, Serialize)]
 pub(crate) struct MappedCopy {
     pub(crate) ints: usize,

@@ -141,14 +141,20 @@ pub struct Copied {
     pub device_addr: u64,
 }
 
-/// Has the device copy ints from one write-combined, mapped buffer to another. The program only
-/// writes the first, in order, which is what such memory is for.
+/// Whether there is write-combined memory here.
+pub const WRITE_COMBINED: bool = cfg!(target_arch = "x86_64");
+
+/// Has the device copy ints from one mapped buffer to another, both write-combined if possible. The
+/// program only writes the first, in order, which is what such memory is for.
 ///
 /// # Errors
 ///
 /// The errors of allocating memory, submitting and waiting.
 pub fn copy(gpu: &Accelerator, stream: &Stream) -> Result<Copied> {
-    let options = AllocOptions::new().write_combined();
+    let mut options = AllocOptions::new();
+    if WRITE_COMBINED {
+        options = options.write_combined();
+    }
     let mut source = gpu.alloc_with::<i32>(INTS, options)?;
     let mut target = gpu.alloc_with::<i32>(INTS, options)?;
     for (number, int) in (0..).zip(&mut source) {

@@ -77,7 +77,12 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
             "the device is being bound, unbound or reset by someone else"
         }
         (Operation::Accelerator, Errno::EOPNOTSUPP) => "it is a flat device: it has no queues",
-        (Operation::Allocate, Errno::EOPNOTSUPP) => "the device has no memory of its own",
+        (Operation::Allocate, Errno::EOPNOTSUPP) if cfg!(target_arch = "x86_64") => {
+            "the device has no memory of its own"
+        }
+        (Operation::Allocate, Errno::EOPNOTSUPP) => {
+            "the device has no memory of its own, or it was to be write-combined, which is for x86"
+        }
         (Operation::Queue, Errno::ENOSPC) => "the device has no queue left",
         (Operation::Stream, Errno::ENOSPC) => "too many are waited for at once",
         (Operation::Stream, Errno::EAGAIN) => "the device has not come to it yet",
