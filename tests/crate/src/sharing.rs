@@ -25,7 +25,13 @@ fn memfd(len: usize) -> Result<File, Box<dyn std::error::Error>> {
 
 pub(crate) fn alloc_of_all_kinds() -> Outcome {
     let mut edu = edu()?;
-    let combined = AllocOptions::new().write_combined();
+    let mut combined = AllocOptions::new();
+    if pinmap_samples::zero_copy::WRITE_COMBINED {
+        combined = combined.write_combined();
+    } else {
+        let refused = edu.device().alloc_with::<u8>(1, combined.write_combined());
+        assert_eq!(errno(refused), libc::EOPNOTSUPP);
+    }
     let portable = combined.node(0).portable();
     for options in [AllocOptions::new(), combined, combined.node(0), portable] {
         let mut memory = edu.device().alloc_with::<u8>(2 * PAGE, options)?;
