@@ -69,6 +69,11 @@ mod _pinmap {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // The first thread that attaches anew checks twice that there is an interpreter, and panics
+        // if it ended in between (PyO3 0.30). In a program that ends, that could be the thread of a
+        // host function.
+        let py = module.py();
+        py.detach(|| Python::attach(|_| ()));
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }
