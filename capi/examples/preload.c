@@ -6,8 +6,8 @@
  * cc -shared -fPIC -o preload.so preload.c $(pkg-config --cflags --libs pinmap)
  * LD_PRELOAD=./preload.so UCX_ALLOC_PRIO=heap ucx_perftest ...
  *
- * At its end the program says how much of it it got. realloc() is the C library's, and aborts at
- * such memory.
+ * At its end the program says how much of it it got, and in which pieces (the first ones).
+ * realloc() is the C library's, and aborts at such memory.
  */
 #include <pinmap.h>
 
@@ -28,6 +28,8 @@ static struct pinmap_device *device;
 static struct pinmap_memory *pieces[MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t asked, given, count;
+/* The lengths of the first pieces, and how many there are. */
+static size_t lengths[MOST], had;
 /* In libpinmap, whose own memory is the C library's. */
 static __thread int inside;
 
@@ -51,6 +53,8 @@ static void *give(size_t alignment, size_t length)
 		pieces[i] = memory;
 		__atomic_store_n(&count, count + 1, __ATOMIC_RELEASE);
 		given += length;
+		if (had < MOST)
+			lengths[had++] = length;
 	} else {
 		pinmap_release(memory);
 	}
@@ -111,7 +115,12 @@ void free(void *address)
 
 __attribute__((destructor)) static void tell(void)
 {
+	char pieces[MOST * 21 + 1] = "";
+	size_t end = 0;
+
+	for (size_t i = 0; i < had; i++)
+		end += (size_t)snprintf(pieces + end, sizeof(pieces) - end, " %zu", lengths[i]);
 	if (asked)
-		fprintf(stderr, "memory of the accelerator's driver: %zu of %zu bytes\n", given,
-			asked);
+		fprintf(stderr, "memory of the accelerator's driver: %zu of %zu bytes:%s\n", given,
+			asked, pieces);
 }
