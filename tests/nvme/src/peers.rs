@@ -18,6 +18,7 @@ use pinmap_testgpu::IncrementF32;
 use crate::drivers::pattern;
 use crate::harness::{skip, Outcome};
 use crate::kernel::{bind, FUNCTIONS};
+use crate::plug::wait_for;
 use crate::setup::returned;
 
 /// The controller, which no driver has: `spare` in `scripts/vm`.
@@ -141,11 +142,11 @@ pub(crate) fn peers_lose_vram_that_is_freed() -> Outcome {
     let mut queue: Queue<Registration<()>> = controller.queue(QueueOptions::new())?;
     let memory = vram.register(controller.device(), Access::ReadWrite)?;
     let memory = returned(queue.run(namespace.write(0, memory)))?;
-    // With nothing else free, the next one gets the same frames.
+    // With nothing else free, the next one gets the same frames, soon.
     let _rest = rest_of_vram(gpu);
     drop(vram);
     assert_eq!(memory.state()?, State::Stale);
-    let next = gpu.alloc_vram::<u8>(LEN)?;
+    let next = wait_for("free VRAM", || gpu.alloc_vram::<u8>(LEN).ok())?;
     // Whether the command fails is the controller's affair.
     let _ = queue.run(namespace.read(0, memory));
     assert!(next.to_vec() == [0; LEN], "it was written to");

@@ -19,7 +19,10 @@ use crate::kernel::{bind, FUNCTIONS};
 use crate::setup::{device, error, monitor, queue};
 
 /// Waits until something is there.
-fn wait_for<T>(what: &str, there: impl Fn() -> Option<T>) -> Result<T, Box<dyn StdError>> {
+pub(crate) fn wait_for<T>(
+    what: &str,
+    there: impl Fn() -> Option<T>,
+) -> Result<T, Box<dyn StdError>> {
     for _ in 0..600 {
         if let Some(found) = there() {
             return Ok(found);
