@@ -180,6 +180,9 @@ impl<T: Exporter> Shared<T> {
         while tables.iter().any(|table| !table.retired) {
             self.retired.wait(&mut tables);
         }
+        drop(tables);
+        // A worker does that, too, but whoever waits may want the memory.
+        self.sweep();
     }
 
     fn attach(&self, attachment: *mut bindings::dma_buf_attachment) -> Result {
