@@ -46,6 +46,17 @@ enum {
 	NO_ACK_PAGING = 8,
 };
 
+/*
+ * Where the addresses for programs end, and where those of the driver begin: on x86 in the middle;
+ * on arm64, where programs have all of them, the driver has a TiB there.
+ */
+#define GPU_MIDDLE (1ULL << 47)
+#ifdef __aarch64__
+#define GPU_END (2 * GPU_MIDDLE)
+#else
+#define GPU_END GPU_MIDDLE
+#endif
+
 /* The engine that copies for the driver. */
 enum { GPU_PAGING_ENGINE = 6 };
 

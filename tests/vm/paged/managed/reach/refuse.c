@@ -154,6 +154,45 @@ TEST(no_addresses_of_a_program)
 		      PINMAP_FAULT_HOLE);
 }
 
+/*
+ * Addresses of the driver, which a program may have on arm64, are not managed; registered memory
+ * there is reached at another address. What the driver has there stays as it is.
+ */
+TEST(addresses_of_the_driver)
+{
+	/* the driver takes the lowest addresses */
+	char *memory = (char *)(GPU_MIDDLE + (1ULL << 39));
+	int fd = open_managed();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration;
+
+	if (GPU_END == GPU_MIDDLE)
+		SKIP("no program has these addresses");
+	SYS(mmap(memory, 2 * PAGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+	SYS(mmap((void *)GPU_MIDDLE, PAGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+	memset(memory, 0x11, 2 * PAGE);
+	CHECK_WRITE_REFUSED(fd, memory, UNMAPPED);
+	CHECK_WRITE_REFUSED(fd, (char *)GPU_MIDDLE, UNMAPPED);
+	CHECK(bytes_are(memory, 2 * PAGE, 0x11));
+	registration = register_memory(fd, memory, 2 * PAGE, WRITE);
+	CHECK(registration.device_addr < GPU_MIDDLE);
+	fill(&queue, (void *)registration.device_addr, 2 * PAGE, 0x22);
+	CHECK(bytes_are(memory, 2 * PAGE, 0x22));
+	release(fd, registration.handle);
+	/* on either side there is nothing special */
+	memory = SYS(mmap((void *)(GPU_MIDDLE - HUGE), PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+	fill(&queue, memory, PAGE, 0x33);
+	CHECK(bytes_are(memory, PAGE, 0x33));
+	memory = SYS(mmap((void *)(GPU_MIDDLE + (1ULL << 40)), PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+	fill(&queue, memory, PAGE, 0x44);
+	CHECK(bytes_are(memory, PAGE, 0x44));
+	queue_delete(&queue);
+}
+
 TEST(outside_of_the_range)
 {
 	char *memory = anon(8);

@@ -35,8 +35,8 @@ TEST(values)
 	CHECK_ERR(EINVAL, try_range(fd, memory + 1, PAGE, &args));
 	CHECK_ERR(EINVAL, try_range(fd, memory, PAGE + 1, &args));
 	CHECK_ERR(EINVAL, try_range(fd, memory, 0, &args));
-	CHECK_ERR(EINVAL, try_range(fd, (void *)(1ULL << 47), PAGE, &args));
-	CHECK_ERR(EINVAL, try_range(fd, (void *)((1ULL << 47) - PAGE), 2 * PAGE, &args));
+	CHECK_ERR(EINVAL, try_range(fd, (void *)GPU_END, PAGE, &args));
+	CHECK_ERR(EINVAL, try_range(fd, (void *)(GPU_END - PAGE), 2 * PAGE, &args));
 	CHECK_ERR(EINVAL, try_range(fd, (void *)(1ULL << 63), PAGE, &args));
 	CHECK_ERR(EOVERFLOW, try_range(fd, (void *)-PAGE, 2 * PAGE, &args));
 	CHECK_ERR(EOPNOTSUPP, try_manage(fd, 1 << 3, memory, PAGE, &args));
