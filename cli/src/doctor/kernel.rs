@@ -94,7 +94,16 @@ fn managed(system: &System) -> Option<Finding> {
     /// No option of its own: other drivers select it.
     const OPTION: &str = "CONFIG_HMM_MIRROR";
     const WHAT: &str = "managed memory";
-    Some(if has(&system.kernel_config()?, OPTION) {
+    let config = system.kernel_config()?;
+    let large = ["CONFIG_PAGE_SHIFT=14", "CONFIG_PAGE_SHIFT=16"];
+    if config.lines().any(|line| large.contains(&line)) {
+        return Some(Finding::note(
+            WHAT,
+            "pages are larger than 4 KiB, so the driver has no paged devices: all are flat",
+            "boot the kernel with pages of 4 KiB (Debian: linux-image-arm64)",
+        ));
+    }
+    Some(if has(&config, OPTION) {
         Finding::good(WHAT, "devices that can fault reach any memory of a program")
     } else {
         Finding::note(
@@ -251,6 +260,8 @@ mod tests {
         };
         assert_eq!(found("CONFIG_HMM_MIRROR=y\n"), Some(Level::Good));
         assert_eq!(found("CONFIG_RUST=y\n"), Some(Level::Note));
+        let large = "CONFIG_PAGE_SHIFT=14\nCONFIG_HMM_MIRROR=y\n";
+        assert_eq!(found(large), Some(Level::Note));
         assert_eq!(managed(&release("7.3.4").system()), None);
     }
 
