@@ -361,6 +361,7 @@ bool pinmap_fatal_signal_pending(void);
 void pinmap_assert_mmap_unlocked(void);
 void pinmap_cond_resched(void);
 unsigned long pinmap_task_size(void);
+unsigned long pinmap_default_task_size(void);
 
 /* coverage.rs */
 void pinmap_kcov_start(void);

@@ -114,15 +114,15 @@ impl Vm {
     }
 
     /// The addresses for programs, with `bus` behind them, and those that are the driver's: the
-    /// upper half. Where this program has addresses there (arm64 gives it 48 bits of them), the
-    /// driver has a TiB in the middle, where neither programs nor libraries nor heaps are.
+    /// upper half. Where programs have addresses there (arm64 gives them 48 bits), the driver has a
+    /// TiB in the middle, where neither programs nor libraries nor heaps are.
     pub(in crate::gpu) fn spaces(
         this: &Arc<Self>,
         bus: &Arc<AddressSpace>,
     ) -> Result<(Arc<AddressSpace>, Arc<AddressSpace>)> {
         let all = this.gpu.hardware.limits().addresses;
         let middle = all.start().saturating_add(all.length() / 2);
-        let (programs, drivers, reserved) = if task::user_last() < middle {
+        let (programs, drivers, reserved) = if task::default_user_last() < middle {
             let last = middle.saturating_sub(1);
             let low = Span::from_bounds(all.start(), last).ok_or(ENODEV)?;
             let high = Span::from_bounds(middle, all.last()).ok_or(ENODEV)?;

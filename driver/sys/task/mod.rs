@@ -29,6 +29,13 @@ pub(crate) fn user_last() -> u64 {
     (unsafe { helpers::pinmap_task_size() } as u64).saturating_sub(1)
 }
 
+/// The last address that user space is given without asking for higher ones, as it may with page
+/// tables of five levels.
+pub(crate) fn default_user_last() -> u64 {
+    // SAFETY: No requirements.
+    (unsafe { helpers::pinmap_default_task_size() } as u64).saturating_sub(1)
+}
+
 /// Lets other tasks run. For loops whose length user space chooses; may sleep.
 pub(crate) fn cond_resched() {
     // SAFETY: Callers may sleep, as the documentation demands.

@@ -35,3 +35,13 @@ unsigned long pinmap_task_size(void)
 {
 	return TASK_SIZE;
 }
+
+/* Where the addresses end that are given to those who do not ask for higher ones. */
+unsigned long pinmap_default_task_size(void)
+{
+#ifdef DEFAULT_MAP_WINDOW
+	return DEFAULT_MAP_WINDOW;
+#else
+	return TASK_SIZE;
+#endif
+}
