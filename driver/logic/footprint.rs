@@ -19,6 +19,8 @@ const UPPER: u64 = (57 - REGION_SHIFT).div_ceil(ENTRIES_SHIFT) as u64;
 
 /// The lowest tables of a region that are kept, one bit each.
 pub type Region = [u64; 1 << (ENTRIES_SHIFT - 6)];
+/// A region without tables.
+pub const NONE: Region = [0; 1 << (ENTRIES_SHIFT - 6)];
 
 /// One end of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

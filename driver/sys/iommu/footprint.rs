@@ -12,7 +12,7 @@
 
 use crate::{
     logic::{
-        footprint::{Region, Regions, Tables},
+        footprint::{Region, Regions, Tables, NONE},
         span::Span,
         PAGE_SIZE,
     },
@@ -78,7 +78,7 @@ impl Regions for Tree {
 
     fn entry(&mut self, region: u64) -> Result<&mut Region> {
         if self.0.get(&region).is_none() {
-            let node = RBTreeNode::new(region, Region::default(), GFP_KERNEL_ACCOUNT)?;
+            let node = RBTreeNode::new(region, NONE, GFP_KERNEL_ACCOUNT)?;
             self.0.insert(node);
         }
         self.0.get_mut(&region).ok_or(EINVAL)
