@@ -229,6 +229,7 @@ struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length)
 {
 	struct gpu_memory memory;
 
+	need_kind(flags);
 	CHECK_OK(try_alloc(fd, flags, length, &memory.args));
 	memory.addr = map_at(fd, memory.args.out_offset, length);
 	CHECK_EQ(map(fd, memory.args.out_handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED,
