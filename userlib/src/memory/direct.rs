@@ -203,7 +203,7 @@ impl<T: Element> Allocation<T> {
     /// Adds to an error why the disk does not reach the memory, if it is that.
     fn explain(&self, error: Error, file: &File) -> Error {
         let is = |errno: Errno| error.errno() == errno as i32;
-        if is(Errno::EFAULT) && self.place() == Place::Vram {
+        if is(Errno::EFAULT) && self.mapped().place() == Place::Vram {
             return error.with_hint("allocate it with `Accelerator::alloc_vram_p2pdma`");
         }
         match self.between(file) {
