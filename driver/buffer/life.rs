@@ -329,8 +329,8 @@ impl Buffer {
         }
     }
 
-    /// Makes a registration fail that is under way: the device is gone. Returns whether it would
-    /// not have failed for that before.
+    /// Makes a registration fail that is under way: the device is gone. Returns whether it is the
+    /// first time that somebody says so.
     pub(crate) fn doom(&self) -> bool {
         let mut inner = self.inner.lock();
         let is_new = matches!(inner.state, State::Building | State::Doomed | State::Live);

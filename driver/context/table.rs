@@ -530,10 +530,9 @@ impl Context {
                 published = Some(handle);
                 break;
             }
-            if entry.role == Role::Home && entry.buffer.doom() {
-                if entry.buffer.may_outlive_function() {
-                    return Some(Taken::Unpublished(entry.buffer.clone()));
-                }
+            let is_new = entry.role == Role::Home && entry.buffer.doom();
+            if is_new && entry.buffer.may_outlive_function() {
+                return Some(Taken::Unpublished(entry.buffer.clone()));
             }
         }
         published

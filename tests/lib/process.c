@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "process.h"
 
+#include "device.h"
+
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
@@ -98,6 +100,33 @@ union control {
 	struct cmsghdr header;
 	char space[CMSG_SPACE(sizeof(int))];
 };
+
+static void *task_run(void *argument)
+{
+	struct task *task = argument;
+
+	task->id = gettid();
+	task->result = task->what(task);
+	task->is_over = true;
+	return NULL;
+}
+
+void task_begin(struct task *task)
+{
+	CHECK_EQ(pthread_create(&task->thread, NULL, task_run, task), 0);
+	CHECK(WAIT_FOR(5000, task->id != 0));
+}
+
+int task_end(struct task *task)
+{
+	CHECK_EQ(pthread_join(task->thread, NULL), 0);
+	return task->result;
+}
+
+int task_release(struct task *task)
+{
+	return try_release(task->fd, task->handle);
+}
 
 void send_fd(int socket, int fd)
 {

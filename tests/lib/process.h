@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Other processes: waiting for each other, handing over descriptors, being somebody else. */
+/* Other processes and threads: waiting for each other, handing over descriptors, being others. */
 #ifndef TESTS_PROCESS_H
 #define TESTS_PROCESS_H
 
 #include "harness.h"
 
+#include <pthread.h>
 #include <sys/types.h>
 
 enum { USER_ID = 1000, PINMAP_GROUP_ID = 900 };
@@ -28,6 +29,32 @@ bool runs_still(pid_t pid);
 bool sleeps_in(pid_t task, const char *function);
 /* Kills a child and waits for it; it must die at once. */
 void kill_now(pid_t pid);
+
+/**
+ * struct task - a thread that makes one call
+ * @what: makes the call: 0 or -errno
+ * @fd: for @what; so are @handle and @argument
+ * @id: the number of the thread
+ * @is_over: @what has returned
+ * @result: of @what
+ */
+struct task {
+	int (*what)(struct task *task);
+	int fd;
+	uint64_t handle;
+	const void *argument;
+	pthread_t thread;
+	_Atomic pid_t id;
+	_Atomic bool is_over;
+	int result;
+};
+
+/* Begins the call; returns when its thread runs. */
+void task_begin(struct task *task);
+/* Waits for the end of the call; returns its result. */
+int task_end(struct task *task);
+/* Calls RELEASE. */
+int task_release(struct task *task);
 
 void send_fd(int socket, int fd);
 int receive_fd(int socket);

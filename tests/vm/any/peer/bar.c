@@ -12,7 +12,6 @@
 
 #include <fcntl.h>
 #include <linux/pci_regs.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -298,7 +297,7 @@ TEST(exported_msix_pages)
 	pci_unbind(bdf);
 }
 
-static struct importer_args importer_state(int importer)
+struct importer_args importer_state(int importer)
 {
 	struct importer_args args = { 0 };
 
@@ -306,8 +305,7 @@ static struct importer_args importer_state(int importer)
 	return args;
 }
 
-/* Maps a dma-buf for the function that no driver has. */
-static int try_map_for_spare(int importer, int dma_buf, uint32_t flags)
+int try_map_for_spare(int importer, int dma_buf, uint32_t flags)
 {
 	struct importer_args args = { .fd = dma_buf, .flags = flags | IMPORTER_PEER };
 	char bdf[16] = "";
@@ -356,47 +354,5 @@ TEST(vram_for_another_driver_read_only)
 
 	CHECK_ERR(EACCES, try_map_for_spare(importer, dma_buf, IMPORTER_WRITE | IMPORTER_DYNAMIC));
 	CHECK_OK(try_map_for_spare(importer, dma_buf, IMPORTER_DYNAMIC));
-	close(importer);
-}
-
-struct release_call {
-	int fd;
-	uint64_t handle;
-	bool done;
-};
-
-static void *release_it(void *argument)
-{
-	struct release_call *call = argument;
-
-	release(call->fd, call->handle);
-	__atomic_store_n(&call->done, true, __ATOMIC_RELEASE);
-	return NULL;
-}
-
-/* A driver that lets go late is waited for: until then nobody else gets the memory. */
-TEST(late_importer_is_waited_for)
-{
-	const uint32_t flags = IMPORTER_WRITE | IMPORTER_DYNAMIC | IMPORTER_LAZY;
-	struct giver giver = giver_new(4 * PAGE, 17);
-	struct release_call call = { .fd = giver.fd, .handle = giver.vram.args.out_handle };
-	int importer = importer_open();
-	int dma_buf = export_buffer(giver.fd, call.handle, PINMAP_EXPORT_WRITE);
-	struct importer_args none = { 0 };
-	pthread_t thread;
-	uint64_t free;
-
-	/* a mapping would keep it */
-	SYS(munmap(giver.vram.addr, 4 * PAGE));
-	free = vram_free(giver.fd);
-	CHECK_OK(try_map_for_spare(importer, dma_buf, flags));
-	CHECK_EQ(pthread_create(&thread, NULL, release_it, &call), 0);
-	CHECK(WAIT_FOR(5000, importer_state(importer).out_told == 1));
-	CHECK_EQ(importer_state(importer).out_length, 4 * PAGE);
-	CHECK_EQ(vram_free(giver.fd), free);
-	CHECK(!__atomic_load_n(&call.done, __ATOMIC_ACQUIRE));
-	CHECK_OK(try_ioctl(importer, IMPORTER_UNMAP, &none));
-	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK(WAIT_FOR(5000, vram_free(giver.fd) == free + 4 * PAGE));
 	close(importer);
 }

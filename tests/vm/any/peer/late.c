@@ -13,7 +13,6 @@
 #include "uffd.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,87 +20,35 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/**
- * struct call - a call in a thread of its own
- * @what: makes the call, with @fd, @handle and @bdf
- * @task: the number of the thread; 0: it has not begun
- * @result: of the call
- */
-struct call {
-	int (*what)(struct call *call);
-	int fd;
-	uint64_t handle;
-	const char *bdf;
-	pthread_t thread;
-	_Atomic pid_t task;
-	int result;
-};
-
-static void *call_run(void *argument)
+static int task_close(struct task *task)
 {
-	struct call *call = argument;
-
-	call->task = gettid();
-	call->result = call->what(call);
-	return NULL;
+	return close(task->fd);
 }
 
-static void call_begin(struct call *call)
+static int task_unbind(struct task *task)
 {
-	CHECK_EQ(pthread_create(&call->thread, NULL, call_run, call), 0);
-	CHECK(WAIT_FOR(5000, call->task != 0));
+	return try_pci_unbind(task->argument);
 }
 
-static void call_end(struct call *call)
+static int task_reset(struct task *task)
 {
-	CHECK_EQ(pthread_join(call->thread, NULL), 0);
-	CHECK_OK(call->result);
-}
-
-static int call_release(struct call *call)
-{
-	return try_release(call->fd, call->handle);
-}
-
-static int call_close(struct call *call)
-{
-	return close(call->fd);
-}
-
-static int call_unbind(struct call *call)
-{
-	return try_pci_unbind(call->bdf);
-}
-
-static int call_reset(struct call *call)
-{
-	with_device_lock(call->bdf, IMPORTER_RESET, 1);
+	with_device_lock(task->argument, IMPORTER_RESET, 1);
 	return 0;
 }
 
 /* Has another driver import a dma-buf for the function that no driver has; it lets go late. */
 static int late_importer(int dma_buf)
 {
-	struct importer_args args = {
-		.fd = dma_buf,
-		.flags = IMPORTER_WRITE | IMPORTER_DYNAMIC | IMPORTER_LAZY | IMPORTER_PEER,
-	};
 	int importer = importer_open();
-	char bdf[16];
 
-	if (!pci_spare(SPARE_VENDOR, SPARE_DEVICE, bdf))
-		SKIP("there is no function without a driver");
-	args.offset = function_number(bdf);
-	CHECK_OK(try_ioctl(importer, IMPORTER_MAP, &args));
+	CHECK_OK(try_map_for_spare(importer, dma_buf,
+				   IMPORTER_WRITE | IMPORTER_DYNAMIC | IMPORTER_LAZY));
 	return importer;
 }
 
 static bool is_told(int importer)
 {
-	struct importer_args args = { 0 };
-
-	CHECK_OK(try_ioctl(importer, IMPORTER_STATE, &args));
-	return args.out_told != 0;
+	return importer_state(importer).out_told != 0;
 }
 
 static void let_go(int importer)
@@ -112,6 +59,29 @@ static void let_go(int importer)
 	close(importer);
 }
 
+/* A driver that lets go late is waited for: until then nobody else gets the memory. */
+TEST(late_importer_is_waited_for)
+{
+	struct giver giver = giver_new(4 * PAGE, 17);
+	struct task released = { .what = task_release, .fd = giver.fd };
+	int importer;
+	uint64_t free;
+
+	released.handle = giver.vram.args.out_handle;
+	importer = late_importer(export_buffer(giver.fd, released.handle, PINMAP_EXPORT_WRITE));
+	/* a mapping would keep it */
+	SYS(munmap(giver.vram.addr, 4 * PAGE));
+	free = vram_free(giver.fd);
+	task_begin(&released);
+	CHECK(WAIT_FOR(5000, importer_state(importer).out_told == 1));
+	CHECK_EQ(importer_state(importer).out_length, 4 * PAGE);
+	CHECK_EQ(vram_free(giver.fd), free);
+	CHECK(!released.is_over);
+	let_go(importer);
+	CHECK_OK(task_end(&released));
+	CHECK_EQ(vram_free(giver.fd), free + 4 * PAGE);
+}
+
 /*
  * VRAM that is being released is still reached by an importer: unbinding waits for it, although the
  * program has no handle any more. Another device of this driver has lost it by then.
@@ -119,23 +89,23 @@ static void let_go(int importer)
 TEST(unbind_waits_for_release)
 {
 	struct giver giver = giver_new(4 * PAGE, 3);
-	struct call released = { .what = call_release, .fd = giver.fd },
-		    unbound = { .what = call_unbind, .bdf = giver.bdf };
+	struct task released = { .what = task_release, .fd = giver.fd },
+		    unbound = { .what = task_unbind, .argument = giver.bdf };
 	int fd = open_gpu(), importer;
 	struct registration peer = register_memory(fd, giver.vram.addr, 4 * PAGE, WRITE);
 	bool waits;
 
 	released.handle = giver.vram.args.out_handle;
 	importer = late_importer(export_buffer(giver.fd, released.handle, PINMAP_EXPORT_WRITE));
-	call_begin(&released);
+	task_begin(&released);
 	CHECK(WAIT_FOR(5000, is_told(importer)));
 	CHECK_STALE_EVENT(fd, peer);
-	call_begin(&unbound);
-	waits = WAIT_FOR(5000, sleeps_in(unbound.task, "srcu"));
+	task_begin(&unbound);
+	waits = WAIT_FOR(5000, sleeps_in(unbound.id, "srcu"));
 	/* nothing hangs if it does not */
 	let_go(importer);
-	call_end(&released);
-	call_end(&unbound);
+	CHECK_OK(task_end(&released));
+	CHECK_OK(task_end(&unbound));
 	CHECK(waits);
 	pci_bind(giver.bdf);
 }
@@ -143,55 +113,53 @@ TEST(unbind_waits_for_release)
 /* A BAR whose owner is closing is still reached by an importer: a reset waits for it. */
 TEST(reset_waits_for_close)
 {
-	struct call closed = { .what = call_close }, reset = { .what = call_reset };
+	struct task closed = { .what = task_close }, reset = { .what = task_reset };
+	const char *bdf;
 	struct edu edu;
 	int importer;
 	bool waits;
 
 	need_peers();
-	reset.bdf = need_edu(0);
-	closed.fd = open_function(reset.bdf);
+	reset.argument = bdf = need_edu(0);
+	closed.fd = open_function(bdf);
 	edu = edu_open(closed.fd);
 	importer = late_importer(try_export_bar(closed.fd, get_info(closed.fd).out_bars[0].offset,
 						PAGE, PINMAP_EXPORT_WRITE));
 	edu_close(&edu);
-	call_begin(&closed);
+	task_begin(&closed);
 	CHECK(WAIT_FOR(5000, is_told(importer)));
-	call_begin(&reset);
-	waits = WAIT_FOR(5000, sleeps_in(reset.task, "before_reset"));
+	task_begin(&reset);
+	waits = WAIT_FOR(5000, sleeps_in(reset.id, "before_reset"));
 	let_go(importer);
-	call_end(&closed);
-	call_end(&reset);
+	CHECK_OK(task_end(&closed));
+	CHECK_OK(task_end(&reset));
 	CHECK(waits);
 }
 
-static struct pinmap_import *unanswered;
-
-static int call_import(struct call *call)
+static int task_import(struct task *task)
 {
-	int result = try_ioctl(call->fd, PINMAP_IMPORT, unanswered);
-
-	return result == -ENODEV ? 0 : result;
+	return try_ioctl(task->fd, PINMAP_IMPORT, (void *)task->argument);
 }
 
 /* Unbinding does not wait for the answer to an IMPORT, and leaves nothing of another driver. */
 TEST(import_without_an_answer)
 {
 	struct pci_device device = need_device(0);
-	struct call import = { .what = call_import, .fd = open_device(0) };
+	struct task import = { .what = task_import, .fd = open_device(0) };
+	struct pinmap_import *unanswered = (struct pinmap_import *)anon(1);
 	int dma_buf = udmabuf_new(4 * PAGE), uffd;
 
-	unanswered = (struct pinmap_import *)anon(1);
+	import.argument = unanswered;
 	*unanswered = (struct pinmap_import){ .size = sizeof(*unanswered), .fd = dma_buf };
 	uffd = uffd_new_protect(unanswered, PAGE);
 	uffd_protect(uffd, unanswered, PAGE, true);
-	call_begin(&import);
+	task_begin(&import);
 	uffd_await(uffd, unanswered);
 	close(dma_buf);
 	pci_unbind(device.bdf);
 	CHECK_PINS(0);
 	uffd_protect(uffd, unanswered, PAGE, false);
-	call_end(&import);
+	CHECK_ERR(ENODEV, task_end(&import));
 	close(import.fd);
 	pci_bind(device.bdf);
 }

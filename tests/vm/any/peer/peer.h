@@ -6,6 +6,7 @@
 #include "alloc.h"
 #include "edu.h"
 #include "gpu.h"
+#include "importer/importer.h"
 
 /*
  * Functions for pci_spare(), by their ids: QEMU's NVMe controller, which has a way to an edu, and
@@ -50,6 +51,12 @@ const char *need_edu(unsigned int number);
 
 /* A dma-buf of pages of a memfd; skips the test if the kernel makes none. */
 int udmabuf_new(size_t length);
+
+/* What the importer has (tests/importer). */
+struct importer_args importer_state(int importer);
+
+/* Has the importer map a dma-buf for the NVMe controller: 0 or -errno. */
+int try_map_for_spare(int importer, int dma_buf, uint32_t flags);
 
 /* Exports a part of a BAR: a dma-buf, or -errno. */
 int try_export_bar(int fd, uint64_t offset, uint64_t length, uint32_t flags);

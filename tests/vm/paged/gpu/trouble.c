@@ -4,6 +4,7 @@
 #include "gpu.h"
 #include "memory.h"
 #include "pins.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -128,22 +129,6 @@ TEST(destroy_stuck, .seconds = 60)
 	queue_finish(&queue);
 }
 
-struct releaser {
-	int fd;
-	uint64_t handle, device_addr;
-	pid_t thread;
-	int result;
-};
-
-static void *release_it(void *argument)
-{
-	struct releaser *releaser = argument;
-
-	__atomic_store_n(&releaser->thread, gettid(), __ATOMIC_SEQ_CST);
-	releaser->result = try_release(releaser->fd, releaser->handle);
-	return NULL;
-}
-
 /* Pages stay pinned until the device has confirmed that it has forgotten them. */
 TEST(pinned_until_acknowledged, .seconds = 30)
 {
@@ -151,9 +136,8 @@ TEST(pinned_until_acknowledged, .seconds = 30)
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
 	struct registration registration;
-	struct releaser releaser;
+	struct task releaser = { .what = task_release, .fd = fd };
 	long long pins = pins_held();
-	pthread_t thread;
 	uint64_t done;
 
 	registration = register_memory(fd, memory.addr, memory.length, WRITE);
@@ -161,41 +145,35 @@ TEST(pinned_until_acknowledged, .seconds = 30)
 	queue_finish(&queue);
 	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
 	done = gpu_register(GPU_INV_DONE);
-	releaser = (struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
-	CHECK_EQ(pthread_create(&thread, NULL, release_it, &releaser), 0);
+	releaser.handle = registration.handle;
+	task_begin(&releaser);
 	/* less than the driver's patience, which is 2 s */
 	for (int i = 0; i < 20; i++, sleep_ms(10)) {
 		CHECK_EQ(gpu_register(GPU_INV_DONE), done);
 		CHECK_PINS(pins + 8);
 	}
-	CHECK_EQ(__atomic_load_n(&releaser.result, __ATOMIC_SEQ_CST), 1);
+	CHECK(!releaser.is_over);
 	gpu_set_register(GPU_NO_ACK, 0);
-	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK_OK(releaser.result);
+	CHECK_OK(task_end(&releaser));
 	CHECK(gpu_register(GPU_INV_DONE) > done);
 	CHECK_PINS(pins);
 	queue_finish(&queue);
 }
 
-static void *unmap_it(void *argument)
+static int task_unmap(struct task *task)
 {
-	struct releaser *releaser = argument;
-
-	__atomic_store_n(&releaser->thread, gettid(), __ATOMIC_SEQ_CST);
-	releaser->result = try_unmap(releaser->fd, releaser->handle, releaser->device_addr);
-	return NULL;
+	return try_unmap(task->fd, task->handle, *(const uint64_t *)task->argument);
 }
 
 /* Whether the call is over, or waits where no signal ends that. */
-static bool is_over_or_waits(struct releaser *releaser)
+static bool is_over_or_waits(const struct task *task)
 {
 	char path[64], line[256], state;
-	pid_t thread = __atomic_load_n(&releaser->thread, __ATOMIC_SEQ_CST);
 	FILE *file;
 
-	if (!thread)
-		return false;
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
+	if (task->is_over)
+		return true;
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", task->id);
 	file = fopen(path, "r");
 	if (!file)
 		return true;
@@ -210,29 +188,26 @@ TEST(removed_by_two, .seconds = 30)
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
 	struct registration registration = register_memory(fd, anon(1), PAGE, WRITE);
-	struct releaser releasers[2];
-	pthread_t threads[ARRAY_SIZE(releasers)];
+	struct task tasks[2];
+	int unmapped;
 
 	/* gives the context a VMID: without one there is nothing to forget */
 	queue_finish(&queue);
 	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
-	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
-		releasers[i] = (struct releaser){
+	for (size_t i = 0; i < ARRAY_SIZE(tasks); i++) {
+		tasks[i] = (struct task){
+			.what = i ? task_release : task_unmap,
 			.fd = fd,
 			.handle = registration.handle,
-			.device_addr = registration.device_addr,
-			.result = 1,
+			.argument = &registration.device_addr,
 		};
-		CHECK_EQ(pthread_create(&threads[i], NULL, i ? release_it : unmap_it,
-					&releasers[i]),
-			 0);
-		CHECK(WAIT_FOR(1000, is_over_or_waits(&releasers[i])));
+		task_begin(&tasks[i]);
+		CHECK(WAIT_FOR(1000, is_over_or_waits(&tasks[i])));
 	}
 	gpu_set_register(GPU_NO_ACK, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++)
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
-	CHECK(releasers[0].result == 0 || releasers[0].result == -ESTALE);
-	CHECK_OK(releasers[1].result);
+	unmapped = task_end(&tasks[0]);
+	CHECK(unmapped == 0 || unmapped == -ESTALE);
+	CHECK_OK(task_end(&tasks[1]));
 	queue_finish(&queue);
 }
 
@@ -245,15 +220,15 @@ TEST(more_to_forget_than_fits, .seconds = 60)
 	enum { MAPPINGS = 64 };
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	struct releaser releasers[2];
-	pthread_t threads[ARRAY_SIZE(releasers)];
+	struct task releasers[2];
 	uint64_t bad = gpu_register(GPU_BAD_ACCESSES), done;
 
 	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
 		struct registration registration = register_memory(fd, anon(1), PAGE, WRITE);
 
-		releasers[i] =
-			(struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
+		releasers[i] = (struct task){
+			.what = task_release, .fd = fd, .handle = registration.handle
+		};
 		for (unsigned int mapping = 1; mapping < MAPPINGS; mapping++)
 			map(fd, registration.handle, PINMAP_MAP_WRITE, 0);
 	}
@@ -262,11 +237,9 @@ TEST(more_to_forget_than_fits, .seconds = 60)
 	done = gpu_register(GPU_INV_DONE);
 	gpu_set_register(GPU_HOLD, MAPPINGS + 1);
 	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, release_it, &releasers[i]), 0);
-	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
-		CHECK_OK(releasers[i].result);
-	}
+		task_begin(&releasers[i]);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++)
+		CHECK_OK(task_end(&releasers[i]));
 	CHECK_EQ(gpu_register(GPU_HOLD), 0);
 	CHECK(gpu_register(GPU_INV_DONE) >= done + MAPPINGS * ARRAY_SIZE(releasers));
 	CHECK_EQ(gpu_register(GPU_BAD_ACCESSES), bad);

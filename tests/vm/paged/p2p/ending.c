@@ -166,48 +166,24 @@ static const struct leaves {
 	{ "remove", "remove" },
 };
 
-/**
- * struct leaving - a write to a file of the function in sysfs, in a thread
- * @path: the file
- * @text: is written
- * @thread: the thread's number
- * @result: 0 or -errno
- * @left: it is done
- */
-struct leaving {
-	char path[128];
-	const char *text;
-	pid_t thread;
-	int result;
-	bool left;
-};
+/* Writes the text that is the argument to a file of the function in sysfs. */
+static char leaving_path[128];
 
-static void *leave(void *argument)
+static int task_leave(struct task *task)
 {
-	struct leaving *leaving = argument;
-
-	__atomic_store_n(&leaving->thread, gettid(), __ATOMIC_RELEASE);
-	leaving->result = try_file_write(leaving->path, leaving->text);
-	__atomic_store_n(&leaving->left, true, __ATOMIC_RELEASE);
-	return NULL;
+	return try_file_write(leaving_path, task->argument);
 }
 
 /*
  * Whether the driver waits there until no I/O has pages of VRAM: this is what it is at each time
  * that one looks, several times in a row.
  */
-static bool waits_for_io(const struct leaving *leaving)
+static bool waits_for_io(const struct task *leaving)
 {
 	static unsigned int times;
-	pid_t thread = __atomic_load_n(&leaving->thread, __ATOMIC_ACQUIRE);
 
-	times = sleeps_in(thread, "P2pdmaPages") ? times + 1 : 0;
+	times = sleeps_in(leaving->id, "P2pdmaPages") ? times + 1 : 0;
 	return times == 5;
-}
-
-static bool has_left(const struct leaving *leaving)
-{
-	return __atomic_load_n(&leaving->left, __ATOMIC_ACQUIRE);
 }
 
 /* The device leaves: nobody sees its memory any more, and the read, which is waited for, ends. */
@@ -217,20 +193,19 @@ TEST_EACH(device, leaves, .seconds = 120)
 	struct gpu_memory vram;
 	int fd = open_gpu();
 	struct held *held = begin(fd, &vram);
-	struct leaving leaving = { .text = strcmp(row->name, "unbind") ? "1" : bdf };
-	pthread_t thread;
+	struct task leaving = { .what = task_leave };
 
 	strcpy(bdf, need_gpu());
-	snprintf(leaving.path, sizeof(leaving.path), "%s", pci_path(bdf, row->file));
-	CHECK_OK(-pthread_create(&thread, NULL, leave, &leaving));
+	leaving.argument = strcmp(row->name, "unbind") ? "1" : bdf;
+	snprintf(leaving_path, sizeof(leaving_path), "%s", pci_path(bdf, row->file));
+	task_begin(&leaving);
 	CHECK(WAIT_FOR(10000, touch_read(vram.addr) == SIGBUS));
 	CHECK_EQ(touch_write(vram.addr + MIB - 1), SIGBUS);
-	CHECK(WAIT_FOR(10000, has_left(&leaving) || waits_for_io(&leaving)));
-	CHECK(!has_left(&leaving));
+	CHECK(WAIT_FOR(10000, leaving.is_over || waits_for_io(&leaving)));
+	CHECK(!leaving.is_over);
 	CHECK(held_requests() != 0);
 	CHECK_EQ(held_end(held), HELD_BYTES);
-	CHECK_OK(-pthread_join(thread, NULL));
-	CHECK_OK(leaving.result);
+	CHECK_OK(task_end(&leaving));
 	CHECK_EQ(touch_read(vram.addr), SIGBUS);
 	if (!strcmp(row->name, "remove"))
 		file_write("/sys/bus/pci/rescan", "1");
