@@ -74,9 +74,9 @@ pub struct StreamQueue<M> {
     /// The generation in which the controller has the queues; 0 if it has none.
     generation: u64,
     state: Mutex<State<M>>,
-    /// Held while a command is submitted, which waits if the stream's ring is full, so that doorbells
-    /// get their values in the order of the commands. `true`: the last command was submitted in
-    /// part, and none may follow it.
+    /// Held while a command is submitted, which waits if the stream's ring is full, so that
+    /// doorbells get their values in the order of the commands. `true`: the last command was
+    /// submitted in part, and none may follow it.
     ringing: Mutex<bool>,
 }
 

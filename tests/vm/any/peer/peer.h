@@ -52,7 +52,7 @@ const char *need_edu(unsigned int number);
 /* A dma-buf of pages of a memfd; skips the test if the kernel makes none. */
 int udmabuf_new(size_t length);
 
-/* What the importer has (tests/importer). */
+/* State of the importer (tests/importer). */
 struct importer_args importer_state(int importer);
 
 /* Has the importer map a dma-buf for the NVMe controller: 0 or -errno. */
