@@ -116,11 +116,12 @@ source_unpack() {
 
 # --- kernels ---
 
-# kernel_config KERNEL: the fragment for it
+# kernel_config KERNEL: the fragment for it. PINMAP_KERNEL_CONFIG is a file with more lines.
 kernel_config() {
 	[ "$1" != stock ] || return 0
 	local fragments=("$TREE/scripts/kernel/base.config")
 	[ "$1" = base ] || fragments+=("$TREE/scripts/kernel/$1.config")
+	[ -z "${PINMAP_KERNEL_CONFIG:-}" ] || fragments+=("$PINMAP_KERNEL_CONFIG")
 	grep -h ^CONFIG_ "${fragments[@]}"
 }
 
