@@ -12,6 +12,7 @@ use crate::{
     address_space::AddressSpace,
     backend::{Backend, Flat, Member},
     context::{Context, Processes},
+    event::{EventQueue, EventSlot},
     failure::Failure,
     logic::span::Span,
     mmu::DmaControl,
@@ -29,7 +30,7 @@ use crate::{
             process, work,
         },
     },
-    uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
+    uapi::{self, pinmap_event, pinmap_get_totals, pinmap_info, pinmap_reserved},
     view::LoanOffsets,
 };
 use kernel::{
@@ -90,6 +91,9 @@ pub(crate) struct Device {
     /// its context: VRAM, which others may have, and what was imported.
     #[pin]
     endings: Srcu,
+    /// Whom to tell that the system has slept.
+    #[pin]
+    resuming: Mutex<Option<(Arc<EventQueue>, EventSlot)>>,
     /// For [`DmaControl`].
     #[pin]
     work: Work<Device>,
@@ -152,6 +156,7 @@ impl Device {
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
                 bound <- Passage::new(),
                 endings <- new_srcu!("pinmap_endings"),
+                resuming <- new_mutex!(None, "pinmap_resuming"),
                 work <- new_work!("pinmap_device"),
             }? Error),
             GFP_KERNEL,
@@ -346,21 +351,36 @@ impl Device {
         }
     }
 
-    /// Says in the kernel's log which program has the device, so that the system cannot sleep: the
-    /// owner of a flat device, the first who has a paged one open.
-    fn name_user(&self) {
-        let dev: &device::Device = self.function.as_ref();
+    /// Fails with `EBUSY` if a context has the device stay awake, and names its program in the
+    /// kernel's log. Sets aside room for what the owner of a flat device is told afterwards.
+    fn check_sleep(&self) -> Result {
         for context in self.all_contexts() {
-            if self.flat().is_ok() && !self.backend.is_owner(context.id()) {
-                continue;
+            if context.stays_awake() {
+                let dev: &device::Device = self.function.as_ref();
+                let mut room = [0; process::NAME];
+                let name = context.opener().name(&mut room).unwrap_or("ended");
+                let number = context.opener().number();
+                dev_notice!(dev, "does not sleep: kept awake by {} ({})\n", name, number);
+                return Err(EBUSY);
             }
-            let mut room = [0; process::NAME];
-            let name = context.opener().name(&mut room).unwrap_or("ended");
-            let number = context.opener().number();
-            dev_notice!(dev, "does not sleep: in use by {} ({})\n", name, number);
-            return;
+            if self.backend.is_owner(context.id()) {
+                let slot = context.events().reserve()?;
+                *self.resuming.lock() = Some((context.events().clone(), slot));
+            }
         }
-        dev_notice!(dev, "does not sleep: its memory is in use\n");
+        Ok(())
+    }
+
+    /// Tells the owner of a flat device that the system has slept.
+    fn say_resumed(&self) {
+        let told = self.resuming.lock().take();
+        if let Some((events, slot)) = told {
+            let event = pinmap_event {
+                type_: uapi::PINMAP_EVENT_RESUMED,
+                ..pinmap_event::default()
+            };
+            events.push(slot, event);
+        }
     }
 
     /// Replaces the IOMMU's page tables, if nothing is mapped, which frees those that earlier

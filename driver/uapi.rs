@@ -65,6 +65,7 @@ plain! {
     pinmap_release_buffers: 24,
     pinmap_reserved: 32,
     pinmap_reset: 8,
+    pinmap_stay_awake: 8,
     pinmap_residency: 104,
     pinmap_run: 32,
     pinmap_set_eventfd: 24,

@@ -254,12 +254,12 @@ impl Backend {
         }
     }
 
-    /// Whether any context has the device.
+    /// Whether a context has the device, as all contexts of a paged one do.
     pub(crate) fn is_in_use(&self) -> bool {
         match self {
             Self::Flat(flat) => flat.is_in_use(),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => gpu.is_in_use(),
+            Self::Paged(_) => true,
         }
     }
 
@@ -306,24 +306,41 @@ impl Backend {
         }
     }
 
-    /// Has memory of programs that is on the device leave it. Returns whether none is left.
-    pub(crate) fn let_go(&self) -> bool {
+    /// Stops the device before the system sleeps; programs are frozen. `zap` unmaps its memory from
+    /// user space. After an error it goes on. The steps are those of `gpu/sleep.rs`.
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn prepare_sleep(&self, zap: &dyn Fn()) -> Result {
         match self {
-            Self::Flat(_) => true,
-            #[cfg(pinmap_mirror)]
-            Self::Paged(gpu) => gpu.send_all_home(),
-            #[cfg(not(any(pinmap_mirror, pinmap_flat)))]
-            Self::Paged(_) => true,
+            Self::Flat(_) => Ok(()),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.prepare_sleep(zap),
         }
     }
 
-    /// Goes on after the system was asleep. No context had the device then, which may have lost its
-    /// state.
+    /// Has the device do nothing any more, and keeps what it may forget. A flat device forgets.
+    pub(crate) fn sleep(&self) {
+        match self {
+            Self::Flat(flat) => flat.sleep(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.sleep(),
+        }
+    }
+
+    /// Undoes [`sleep`](Self::sleep).
     pub(crate) fn resume(&self) {
+        match self {
+            Self::Flat(flat) => flat.after_reset(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.resume(),
+        }
+    }
+
+    /// Undoes [`prepare_sleep`](Self::prepare_sleep): all devices are awake.
+    pub(crate) fn go_on(&self) {
         match self {
             Self::Flat(_) => {}
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => gpu.resume(),
+            Self::Paged(gpu) => gpu.go_on(),
         }
     }
 

@@ -331,6 +331,12 @@ impl Flat {
         self.revoke_exports();
     }
 
+    /// See [`Backend::sleep`](super::Backend::sleep).
+    pub(super) fn sleep(&self) {
+        self.before_reset();
+        self.function.set_master(false);
+    }
+
     /// See [`Backend::after_reset`](super::Backend::after_reset).
     pub(super) fn after_reset(&self) {
         let owner = self.owner.lock();

@@ -10,7 +10,10 @@ use crate::{
         span::Span,
         PAGE_SHIFT, PAGE_SIZE,
     },
-    sys::pci::{mmio::Mmio, Bar},
+    sys::pci::{
+        mmio::{Image, Mmio},
+        Bar,
+    },
     uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::{
@@ -205,6 +208,14 @@ impl Hardware for TestGpu {
 
     fn order(&self) {
         self.vram.order();
+    }
+
+    fn save(&self, image: Image) {
+        self.vram.save(image);
+    }
+
+    fn restore(&self) {
+        self.vram.restore();
     }
 
     fn memory_frame(&self, offset: u64) -> u64 {

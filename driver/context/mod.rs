@@ -61,6 +61,8 @@ pub(crate) struct Context {
     /// Whether the context has joined the [`SharedBuffers`] of its process and was given the
     /// portable buffers that are in there.
     admitted: Atomic<bool>,
+    /// Whether the system may not sleep while the context has the device.
+    stays_awake: Atomic<bool>,
     /// Manages memory of the program, once it is asked to.
     #[cfg(pinmap_mirror)]
     #[pin]
@@ -98,6 +100,7 @@ impl Context {
                 mmap_offsets,
                 lookout,
                 admitted: Atomic::new(false),
+                stays_awake: Atomic::new(false),
                 #[cfg(pinmap_mirror)]
                 managing <- new_mutex!(None, "pinmap_managing"),
                 table <- new_mutex!(Table::new(), "pinmap_table"),
@@ -116,6 +119,17 @@ impl Context {
         }
         self.device.backend().make_up();
         SharedBuffers::join(self)
+    }
+
+    /// Says whether the system may sleep while the context has the device: it may, at first.
+    pub(crate) fn set_stays_awake(&self, on: bool) {
+        self.stays_awake.store(on, Release);
+    }
+
+    /// Whether the system may not sleep. Of a flat device, only its owner decides that.
+    pub(crate) fn stays_awake(&self) -> bool {
+        let backend = self.device.backend();
+        self.stays_awake.load(Acquire) && (self.member.is_some() || backend.is_owner(self.id))
     }
 
     /// Marks the context as admitted. Called under the lock of the process.

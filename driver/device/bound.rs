@@ -139,19 +139,27 @@ impl pci::Driver for Bound {
         self.device.backend.leave(&self.device.common.gpus);
     }
 
-    fn suspend(&self) -> Result {
-        if self.device.backend.is_in_use() {
-            self.device.name_user();
-            return Err(EBUSY);
-        }
-        if !self.device.backend.let_go() {
-            return Err(EBUSY);
-        }
-        Ok(())
+    fn prepare_sleep(&self) -> Result {
+        let device = &self.device;
+        device.check_sleep()?;
+        device.backend.prepare_sleep(&|| device.zap_views())
+    }
+
+    fn sleep(&self) {
+        self.device.backend.sleep();
+        self.device.zap_views();
     }
 
     fn resume(&self) {
         self.device.backend.resume();
+        self.device.say_resumed();
+    }
+
+    fn go_on(&self) {
+        self.device.backend.go_on();
+        // If the system did not sleep, there is nothing to be told.
+        let unused = self.device.resuming.lock().take();
+        drop(unused);
     }
 }
 

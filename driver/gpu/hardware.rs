@@ -9,6 +9,7 @@ use crate::{
         pte::{Format, Memory},
         span::Span,
     },
+    sys::pci::mmio::Image,
     uapi::{pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::prelude::*;
@@ -168,6 +169,13 @@ pub(crate) trait Hardware: Send + Sync {
 
     /// Orders stores to VRAM: earlier ones arrive before later ones.
     fn order(&self);
+
+    /// Copies VRAM to `image`, which stands for it from now on, though the device is off: accesses
+    /// by these methods are in the image. Sleeps.
+    fn save(&self, image: Image);
+
+    /// Copies what was [saved](Self::save) back. From now on accesses reach the device. Sleeps.
+    fn restore(&self);
 
     /// Returns the page frame of VRAM at `offset`.
     fn memory_frame(&self, offset: u64) -> u64;

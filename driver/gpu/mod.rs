@@ -8,6 +8,7 @@
 //!
 //! * `hardware.rs`: what a device is asked to do
 //! * `contexts.rs`, `member.rs`: the contexts, and the queues of each by handle
+//! * `sleep.rs`: what becomes of the device while the system sleeps
 //! * `sched/`: which queue runs; `mmu/`: page tables; `vram/`: the device's memory, and pages of
 //!   processes in it
 //!
@@ -46,7 +47,7 @@ use kernel::{
     prelude::*,
     rbtree::RBTree,
     sync::{
-        atomic::{Acquire, Atomic, Full, Relaxed, Release},
+        atomic::{Acquire, Atomic, Full, Release},
         Arc, CondVar, Mutex, SpinLock,
     },
 };
@@ -56,11 +57,13 @@ pub(crate) mod hardware;
 pub(crate) mod member;
 pub(crate) mod mmu;
 pub(crate) mod sched;
+mod sleep;
 pub(crate) mod vram;
 
 use hardware::{Cause, Hardware, Limits};
 use member::Member;
 use sched::{ids::Ids, isolation::Isolation, queue::Queue, schedule::Schedule};
+use sleep::Sleep;
 #[cfg(pinmap_mirror)]
 use vram::held::Held;
 #[cfg(pinmap_mirror)]
@@ -109,8 +112,11 @@ pub(crate) struct Gpu {
     /// A [`Condition`].
     condition: Atomic<u32>,
     gone: Atomic<bool>,
-    /// Number of mappings and of blocks of VRAM.
-    uses: Atomic<i64>,
+    /// Whether faults are served: not while the device is stopped, to sleep.
+    serves: Atomic<bool>,
+    /// Changed by the kernel's power management alone, a call at a time.
+    #[pin]
+    sleep: Mutex<Sleep>,
     #[pin]
     vram: Vram,
     /// Open as long as pages of the device are given out.
@@ -185,7 +191,8 @@ impl Gpu {
                 limits,
                 condition: Atomic::new(0),
                 gone: Atomic::new(false),
-                uses: Atomic::new(0),
+                serves: Atomic::new(true),
+                sleep <- new_mutex!(Sleep::default(), "pinmap_sleep"),
                 vram <- Vram::new(limits.vram),
                 vram_open <- Passage::new(),
                 p2pdma <- P2pdma::new(),
@@ -253,14 +260,6 @@ impl Gpu {
         Err(EIO)
     }
 
-    fn enter_use(&self) {
-        self.uses.add(1, Relaxed);
-    }
-
-    fn leave_use(&self) {
-        self.uses.fetch_sub(1, Relaxed);
-    }
-
     /// Calls `insert`, unless pages of the device are not given out any more.
     fn while_vram_open(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
         self.vram_open.while_open(insert)
@@ -268,11 +267,6 @@ impl Gpu {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    /// Whether there are contexts, mappings or blocks of VRAM.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.uses.load(Relaxed) != 0 || !self.members.lock().is_empty()
     }
 
     /// Whether the function can be reset. The device's own reset, by which it was made quiet,
@@ -339,28 +333,6 @@ impl Gpu {
             _interrupts: interrupts,
         });
         Ok(())
-    }
-
-    /// Makes the device ready again after the system was asleep. There are no contexts.
-    pub(crate) fn resume(&self) {
-        if self.check_here().is_err() {
-            return;
-        }
-        if self.reset().is_err() {
-            let _ = self.lose();
-            return;
-        }
-        let mut schedule = self.schedule.lock();
-        schedule.forget_vmids();
-        schedule.set_epoch(self.hardware.time());
-        *self.invalidates.lock() = 0;
-        #[cfg(pinmap_mirror)]
-        if let Some(mover) = &mut *self.mover.lock() {
-            mover.forget();
-        }
-        #[cfg(pinmap_mirror)]
-        self.mark_vram();
-        self.hardware.prepare();
     }
 
     /// Resets the device. `EIO`: it does not answer.

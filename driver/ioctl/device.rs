@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! GET_INFO, GET_RESERVED, GET_TOTALS, SET_EVENTFD and RESET.
+//! GET_INFO, GET_RESERVED, GET_TOTALS, SET_EVENTFD, RESET and STAY_AWAKE.
 
 use super::{
     pending::{check_flags, done, Pending},
@@ -13,6 +13,7 @@ use crate::{
     sys::{fs::eventfd::EventFd, task::account::Account},
     uapi::{
         self, pinmap_get_totals, pinmap_info, pinmap_reserved, pinmap_reset, pinmap_set_eventfd,
+        pinmap_stay_awake,
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -107,6 +108,18 @@ impl Request for pinmap_reset {
         let claim = Claim::new(context)?;
         flat.reset()?;
         claim.keep();
+        Ok(Pending::Done)
+    }
+}
+
+impl Request for pinmap_stay_awake {
+    const NR: u32 = uapi::PINMAP_CMD_STAY_AWAKE;
+    const ANSWERS: bool = false;
+
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
+        check_flags(self.flags & !uapi::PINMAP_STAY_AWAKE_ON)?;
+        context.device().check_here()?;
+        context.set_stays_awake(self.flags != 0);
         Ok(Pending::Done)
     }
 }

@@ -23,7 +23,7 @@ use crate::{
         pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
         pinmap_register, pinmap_register_buffers, pinmap_register_fd, pinmap_release,
         pinmap_release_buffers, pinmap_reserved, pinmap_reset, pinmap_residency,
-        pinmap_set_eventfd, pinmap_statistics, pinmap_sync, pinmap_unmap,
+        pinmap_set_eventfd, pinmap_statistics, pinmap_stay_awake, pinmap_sync, pinmap_unmap,
     },
 };
 use core::mem::MaybeUninit;
@@ -135,6 +135,7 @@ const TABLE: &[Command] = &[
     command::<pinmap_budget>(),
     command::<pinmap_register_buffers>(),
     command::<pinmap_release_buffers>(),
+    command::<pinmap_stay_awake>(),
 ];
 
 /// Runs the handler, writes the struct back, publishes.

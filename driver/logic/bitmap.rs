@@ -136,6 +136,18 @@ impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
             .unwrap_or(self.frames)
     }
 
+    /// Returns the runs of frames that are taken, in ascending order: the first, and how many.
+    pub fn taken(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let first = self.first(true, at, self.frames, &none)?;
+            at = self
+                .first(false, first, self.frames, &none)
+                .unwrap_or(self.frames);
+            Some((first, at.saturating_sub(first)))
+        })
+    }
+
     /// Takes the highest free frame, so that single frames stay out of the way of long ranges.
     pub fn take_top(&mut self) -> Option<u64> {
         while self.free != 0 {
@@ -305,6 +317,10 @@ mod tests {
                     for t in taken { run = if t { 0 } else { run + 1 }; prop_assert!(run < count); }
                 }
                 prop_assert_eq!(f.free(), 700 - held.iter().map(|h| h.1).sum::<u64>());
+                let mut all: Vec<u64> = held.iter().flat_map(|&(o, n)| o..o + n).collect();
+                all.sort_unstable();
+                let told: Vec<u64> = f.taken().flat_map(|(o, n)| o..o + n).collect();
+                prop_assert_eq!(told, all);
             }
         }
     }

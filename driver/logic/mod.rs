@@ -17,6 +17,7 @@ pub mod fault_around;
 pub mod footprint;
 pub mod gaps;
 pub mod handle;
+pub mod image;
 pub mod msix;
 pub mod place;
 pub mod pte;

@@ -97,8 +97,6 @@ impl Vm {
                 self.keep_table(&mut stock, None, UPPER, va)?
             }
         };
-        // The device is in use as long as there are entries in it.
-        self.gpu.enter_use();
         Ok(Upper(upper))
     }
 
@@ -161,7 +159,6 @@ impl Vm {
     ) -> Result<(Upper, Lower), Failure> {
         let payer = Some(&self.account);
         let upper = self.keep_table(&mut supply.0, payer, UPPER, va)?;
-        self.gpu.enter_use();
         match self.keep_table(&mut supply.0, payer, LOWER, va) {
             Ok(lower) => Ok((Upper(upper), Lower(lower))),
             Err(failure) => {
@@ -186,9 +183,6 @@ impl Vm {
             }
         }
         drop(tables);
-        if upper {
-            self.gpu.leave_use();
-        }
         if removed.is_empty() {
             return Ok(());
         }

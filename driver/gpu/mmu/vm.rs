@@ -279,7 +279,6 @@ impl Mmu for Vm {
         if tables.dead {
             return Err(ENODEV.into());
         }
-        gpu.enter_use();
         for leaf in leaves() {
             let (level, va) = (leaf.level(), leaf.va);
             let entry = format.leaf(leaf, access, snoop);
@@ -319,7 +318,6 @@ impl Mmu for Vm {
             tables.clear_all(gpu, span, &mut removal.tables);
         }
         drop(tables);
-        gpu.leave_use();
         gpu.hardware.order();
         // Without a VMID the device has nothing cached, and nothing runs that could cache it.
         if let Some(vmid) = self.vmid() {

@@ -3,10 +3,11 @@
 
 use super::queue::Queue;
 use crate::{
-    gpu::{hardware::Progress, mmu::vm::Vm},
+    gpu::{hardware::Progress, mmu::vm::Vm, Gpu},
     logic::slots::{Activity, Last, Pause},
     sys::task::clock,
 };
+use core::mem;
 use kernel::{
     prelude::*,
     sync::{atomic::Relaxed, Arc},
@@ -30,6 +31,8 @@ pub(super) struct Entry {
     pub(super) rests_until: u64,
     /// Pass in which the queue was told to leave.
     pub(super) left_in: u64,
+    /// The write index that was published when the device went to sleep.
+    published: u64,
 }
 
 impl Entry {
@@ -44,6 +47,7 @@ impl Entry {
             waited: 0,
             rests_until: 0,
             left_in: 0,
+            published: 0,
         }
     }
 
@@ -104,6 +108,16 @@ pub(super) struct Vmid {
     pub(super) vacating: bool,
 }
 
+/// Whether the device executes queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::gpu) enum Halt {
+    No,
+    /// All queues leave their slots, and none is given one.
+    Stopping,
+    /// The device is off.
+    Asleep,
+}
+
 /// Slots, VMIDs, and queues by id.
 pub(in crate::gpu) struct Schedule {
     pub(super) entries: KVec<Option<Entry>>,
@@ -118,6 +132,7 @@ pub(in crate::gpu) struct Schedule {
     pub(super) vmid_binds: u64,
     /// Difference between the driver's clock and the device's.
     pub(super) epoch: u64,
+    pub(in crate::gpu) halt: Halt,
 }
 
 impl Schedule {
@@ -133,6 +148,7 @@ impl Schedule {
             watched_at: 0,
             vmid_binds: 0,
             epoch: 0,
+            halt: Halt::No,
         };
         for _ in 0..queues {
             this.entries.push(None, GFP_KERNEL)?;
@@ -153,6 +169,42 @@ impl Schedule {
         self.epoch = clock::now().wrapping_sub(device_time);
     }
 
+    /// Whether no queue is in a slot.
+    pub(in crate::gpu) fn is_empty(&self) -> bool {
+        self.slots.iter().all(|slot| slot.queue.is_none())
+    }
+
+    /// Notes what the device knows of queues, none of which is in a slot: it is going to forget it.
+    pub(in crate::gpu) fn save(&mut self, gpu: &Gpu) {
+        gpu.take_faults(self);
+        for entry in self.entries.iter_mut().flatten() {
+            entry.published = gpu.hardware.published(entry.queue.id());
+        }
+        self.halt = Halt::Asleep;
+    }
+
+    /// Enables the doorbells of a device that has forgotten everything, and was prepared.
+    pub(in crate::gpu) fn open_doorbells(&self, gpu: &Gpu) {
+        for entry in self.with_doorbells() {
+            gpu.hardware.open_queue(entry.queue.id());
+        }
+    }
+
+    /// Publishes the write indices of which the device knows nothing any more.
+    pub(in crate::gpu) fn ring_doorbells(&self, gpu: &Gpu) {
+        for entry in self.with_doorbells() {
+            let id = entry.queue.id();
+            if entry.published > gpu.hardware.published(id) {
+                gpu.hardware.publish(id, entry.published);
+            }
+        }
+    }
+
+    fn with_doorbells(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.entries.iter().flatten();
+        entries.filter(|entry| !entry.closing && entry.queue.stopped().is_none())
+    }
+
     pub(super) fn entry(&mut self, queue: u32) -> Option<&mut Entry> {
         self.entries.get_mut(queue as usize)?.as_mut()
     }
@@ -169,7 +221,7 @@ impl Schedule {
     /// any more.
     pub(in crate::gpu) fn forget_vmids(&mut self) {
         for entry in &mut self.vmids {
-            if let Some(vm) = entry.vm.take() {
+            if let Some(vm) = mem::take(entry).vm {
                 vm.set_vmid(None);
             }
         }

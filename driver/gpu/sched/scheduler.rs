@@ -15,7 +15,7 @@
 
 use super::{
     queue::Queue,
-    schedule::{Entry, Schedule, Slot},
+    schedule::{Entry, Halt, Schedule, Slot},
 };
 use crate::{
     gpu::{
@@ -128,6 +128,9 @@ impl Gpu {
         if self.check_here().is_err() {
             return Pause::SHORTEST; // Until we are stopped.
         }
+        if schedule.halt == Halt::Asleep {
+            return SELDOM;
+        }
         self.hardware.acknowledge(Cause::Schedule);
         let events = self.hardware.take_slot_events();
         self.take_faults(schedule);
@@ -144,6 +147,12 @@ impl Gpu {
             let Some(&entry) = schedule.slots.get(slot as usize) else {
                 break;
             };
+            if schedule.halt == Halt::Stopping && entry.queue.is_some() && entry.leaving.is_none() {
+                self.begin_unbind(schedule, slot);
+            }
+            let Some(&entry) = schedule.slots.get(slot as usize) else {
+                break;
+            };
             if entry.queue.is_some() && (told || watch || entry.is_waited_for()) {
                 self.look_at(schedule, slot);
                 let overdue = entry.leaving.is_some_and(|deadline| now > deadline);
@@ -154,6 +163,9 @@ impl Gpu {
         }
         schedule.passes = schedule.passes.saturating_add(1);
         self.note_pending(schedule, None);
+        if schedule.halt == Halt::Stopping {
+            return Pause::SHORTEST;
+        }
         let served = self.serve(schedule);
         schedule.pause.note(served);
         if schedule.slots.iter().any(Slot::is_waited_for) {
@@ -168,7 +180,7 @@ impl Gpu {
     }
 
     /// Has faults on managed memory served, and reports other stopped queues to their owners.
-    fn take_faults(&self, schedule: &mut Schedule) {
+    pub(super) fn take_faults(&self, schedule: &mut Schedule) {
         self.hardware
             .each_fault(&mut |id, stop| self.take_report(schedule, id, stop));
     }

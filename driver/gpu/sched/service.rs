@@ -34,7 +34,10 @@ use crate::{
 use kernel::{
     impl_has_work, new_condvar, new_mutex,
     prelude::*,
-    sync::{atomic::Relaxed, Arc, CondVar, Mutex},
+    sync::{
+        atomic::{Full, Relaxed},
+        Arc, CondVar, Mutex,
+    },
     workqueue::WorkItem,
 };
 
@@ -126,12 +129,17 @@ impl Queue {
         let pager = pager.ok_or(Refusal::new(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?;
         let using = Using::new(vm.account().mm());
         let using = using.ok_or(Refusal::new(uapi::PINMAP_FAULT_EXITED, ESRCH))?;
-        vm.serving.fetch_add(1, Relaxed);
-        Ok(Server {
+        vm.serving.fetch_add(1, Full);
+        let server = Server {
             vm,
             pager,
             _using: using,
-        })
+        };
+        // Whoever stops the device does so before it looks at who is serving.
+        if !self.gpu().serves.load(Relaxed) {
+            return Err(Refusal::new(uapi::PINMAP_FAULT_EXITED, EINTR));
+        }
+        Ok(server)
     }
 }
 
@@ -221,6 +229,23 @@ impl Errand for Queue {
 }
 
 impl Gpu {
+    /// Has the faults given up that are being served. The queues fault again.
+    pub(in crate::gpu) fn interrupt_services(&self) {
+        for entry in self.schedule.lock().entries.iter().flatten() {
+            entry.queue.interrupt_service();
+        }
+    }
+
+    /// Whether a fault is being served.
+    pub(in crate::gpu) fn is_serving(&self) -> bool {
+        for member in self.members.lock().values() {
+            if member.vm().serving.load(Relaxed) != 0 {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Handles a report that a queue has stopped. A fault on managed memory is to be served;
     /// anything else stops the queue for good.
     pub(super) fn take_report(&self, schedule: &mut Schedule, id: u32, stop: Stop) {

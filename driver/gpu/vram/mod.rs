@@ -39,6 +39,7 @@ use crate::{
     list,
     logic::{
         bitmap::{self, Bitmap},
+        image::Run,
         pte::LARGE,
         share::{self, TABLES_EACH},
         span::Span,
@@ -203,6 +204,31 @@ impl Vram {
         let end = first.saturating_add(count).div_ceil(BITS);
         set_bits(&self.freed_words, word, end.saturating_sub(word), true);
         self.any_freed.xchg(true, Full);
+    }
+
+    /// The runs of frames that are taken now.
+    pub(super) fn taken(&self) -> Result<KVVec<Run>> {
+        let mut runs = KVVec::new();
+        loop {
+            // Room is made without the lock, under which nothing allocates.
+            let free = self.lock();
+            let count = free.frames.taken().count();
+            if count <= runs.capacity() {
+                let mut before = 0_u64;
+                for (first, pages) in free.frames.taken() {
+                    let run = Run {
+                        first,
+                        pages,
+                        before,
+                    };
+                    runs.push_within_capacity(run).map_err(|_| ENOMEM)?;
+                    before = before.saturating_add(pages);
+                }
+                return Ok(runs);
+            }
+            drop(free);
+            runs = KVVec::with_capacity(count, GFP_KERNEL)?;
+        }
     }
 
     /// Bytes that programs can allocate.
@@ -419,7 +445,6 @@ impl VramBlock {
     fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self> {
         let offset = gpu.take(bytes).ok_or(ENOSPC)?;
         let span = Span::new(offset, bytes).map_err(|_| EINVAL)?;
-        gpu.enter_use();
         let this = Self {
             gpu: gpu.clone(),
             span,
@@ -443,7 +468,6 @@ impl Drop for VramBlock {
         if !self.gpu.gone.load(Acquire) {
             self.gpu.vram.give(self.span);
         }
-        self.gpu.leave_use();
     }
 }
 

@@ -13,7 +13,7 @@
 
 use super::{pages_on_bus, VramBlock};
 use crate::{
-    gpu::Gpu,
+    gpu::{Gpu, PATIENCE},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     mapping::VramRange,
     sys::{
@@ -22,7 +22,7 @@ use crate::{
             p2pdma::{self, P2pdmaPages},
             Function,
         },
-        task::{coverage::Covered, work},
+        task::{clock, coverage::Covered, work},
     },
     view::DevicePages,
 };
@@ -158,6 +158,28 @@ impl Gpu {
             self.withdraw();
             zap();
         }
+    }
+
+    /// Whether no I/O has P2PDMA pages. If there are any, `zap` unmaps VRAM from user space, where
+    /// nobody runs; and I/O gets some time to end.
+    #[allow(unsafe_code, reason = "who has a page of VRAM is known here alone")]
+    pub(crate) fn is_p2pdma_idle(&self, zap: &dyn Fn()) -> bool {
+        let extents = self.p2pdma.extents.lock();
+        if extents.made.is_empty() {
+            return true;
+        }
+        zap();
+        extents.made.iter().all(|(number, pages)| {
+            let start = number.saturating_mul(EXTENT);
+            let length = EXTENT.min(self.limits.vram.saturating_sub(start));
+            let pfn = self.hardware.memory_frame(start);
+            pages.is_none()
+                || clock::poll(PATIENCE, || {
+                    // SAFETY: The pages are there as long as `extents` is locked.
+                    let idle = unsafe { p2pdma::idle(pfn, length / PAGE_SIZE) };
+                    idle == length / PAGE_SIZE
+                })
+        })
     }
 
     /// Waits until I/O on P2PDMA pages has ended, which were [taken

@@ -268,7 +268,7 @@ impl Gpu {
     }
 
     /// Has all pages go home that can at this moment. Returns whether none is left.
-    pub(crate) fn send_all_home(&self) -> bool {
+    pub(in crate::gpu) fn send_all_home(&self) -> bool {
         let _ = self.send_home_all();
         !self.has_private()
     }

@@ -3,18 +3,34 @@
 //!
 //! `kernel::io` has no write-combined mapping, and its accesses are bound to a lifetime that open
 //! files outlive. Here access can be revoked: after that, reads return all ones, as from a function
-//! that was removed, and writes have no effect.
+//! that was removed, and writes have no effect. While a device is off, an image stands for its
+//! memory: see `logic/image.rs`.
 //!
 //! C header: [`include/linux/io.h`](srctree/include/linux/io.h).
 
 use super::Bar;
 #[cfg(pinmap_mirror)]
-use crate::logic::PAGE_SIZE;
-use crate::sys::helpers;
-#[cfg(pinmap_mirror)]
 use crate::sys::mm::new_page::NewPage;
-use core::ptr::NonNull;
-use kernel::{bindings, ffi, prelude::*, revocable::Revocable};
+use crate::{
+    logic::{
+        image::{self, Run},
+        PAGE_SIZE,
+    },
+    sys::{helpers, task},
+};
+use core::{mem, ptr::NonNull};
+use kernel::{
+    bindings, ffi, new_spinlock,
+    prelude::*,
+    revocable::Revocable,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        SpinLock,
+    },
+};
+
+/// A copy of parts of a device's memory.
+pub(crate) type Image = image::Image<KVVec<Run>, KVVec<u64>>;
 
 /// How the CPU accesses a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +79,32 @@ impl Drop for Mapping {
 pub(crate) struct Mmio {
     #[pin]
     mapping: Revocable<Mapping>,
+    /// Whether there may be an image, so that accesses look for it.
+    has_image: Atomic<bool>,
+    #[pin]
+    image: SpinLock<Option<Image>>,
+}
+
+/// Where an access goes.
+enum Place<'a> {
+    Device,
+    Image(&'a mut u64),
+    /// The device is off, and the image has no such page.
+    Nowhere,
+}
+
+impl Place<'_> {
+    fn find(image: &mut Option<Image>, offset: u64) -> Place<'_> {
+        let Some(image) = image else {
+            return Place::Device;
+        };
+        let is_whole = image.is_whole();
+        match image.word(offset) {
+            Some(word) => Place::Image(word),
+            None if is_whole => Place::Nowhere,
+            None => Place::Device,
+        }
+    }
 }
 
 impl Mmio {
@@ -89,6 +131,8 @@ impl Mmio {
             let mapping = map()?;
             Ok(try_pin_init!(Self {
                 mapping <- Revocable::new(mapping),
+                has_image: Atomic::new(false),
+                image <- new_spinlock!(None, "pinmap_image"),
             }? Error))
         })
     }
@@ -99,26 +143,48 @@ impl Mmio {
         let Some(mapping) = self.mapping.try_access() else {
             return u64::MAX;
         };
-        match mapping.at(offset, 8) {
-            // SAFETY: The address is mapped and aligned.
-            Some(address) => unsafe { bindings::readq(address) },
-            None => u64::MAX,
+        let Some(address) = mapping.at(offset, 8) else {
+            return u64::MAX;
+        };
+        // SAFETY: The address is mapped and aligned.
+        let read = || unsafe { bindings::readq(address) };
+        if !self.has_image.load(Relaxed) {
+            return read();
+        }
+        match Place::find(&mut self.image.lock(), offset) {
+            Place::Device => read(),
+            Place::Image(word) => *word,
+            Place::Nowhere => u64::MAX,
         }
     }
 
     /// Stores 8 bytes in one access, after all earlier stores.
     pub(crate) fn write(&self, offset: u64, value: u64) {
-        if let Some(mapping) = self.mapping.try_access() {
-            if let Some(address) = mapping.at(offset, 8) {
-                // SAFETY: The address is mapped and aligned.
-                unsafe { bindings::writeq(value, address) };
-            }
+        let Some(mapping) = self.mapping.try_access() else {
+            return;
+        };
+        let Some(address) = mapping.at(offset, 8) else {
+            return;
+        };
+        // SAFETY: The address is mapped and aligned.
+        let write = || unsafe { bindings::writeq(value, address) };
+        if !self.has_image.load(Relaxed) {
+            return write();
+        }
+        match Place::find(&mut self.image.lock(), offset) {
+            Place::Device => write(),
+            Place::Image(word) => *word = value,
+            Place::Nowhere => {}
         }
     }
 
     /// Fills `bytes` bytes with zeros. Does not sleep, so callers pass some pages at a time.
     pub(crate) fn zero(&self, offset: u64, bytes: u64) {
-        if let Some(mapping) = self.mapping.try_access() {
+        if self.has_image.load(Relaxed) {
+            for word in (0..bytes).step_by(8) {
+                self.write(offset.saturating_add(word), 0);
+            }
+        } else if let Some(mapping) = self.mapping.try_access() {
             if let Some(address) = mapping.at(offset, bytes) {
                 // SAFETY: So many bytes are mapped there.
                 unsafe { bindings::memset_io(address, 0, bytes as usize) };
@@ -127,7 +193,7 @@ impl Mmio {
     }
 
     /// Copies the page at `offset` to `page`. Returns whether it did: not after
-    /// [`revoke`](Self::revoke).
+    /// [`revoke`](Self::revoke), nor where an image stands for the memory.
     #[cfg(pinmap_mirror)]
     pub(crate) fn copy_page(&self, offset: u64, page: &NewPage) -> bool {
         let Some(mapping) = self.mapping.try_access() else {
@@ -136,6 +202,9 @@ impl Mmio {
         let Some(address) = mapping.at(offset, PAGE_SIZE) else {
             return false;
         };
+        if self.has_image.load(Relaxed) {
+            return false;
+        }
         // SAFETY: So many bytes are mapped there, and nobody else uses the page.
         unsafe { helpers::pinmap_copy_page_from_io(page.pfn() as usize, address) };
         true
@@ -145,6 +214,63 @@ impl Mmio {
     pub(crate) fn order(&self) {
         // SAFETY: No requirements.
         unsafe { bindings::wmb() };
+    }
+
+    /// Copies the memory to `image`, which stands for it from now on. Sleeps.
+    pub(crate) fn save(&self, image: Image) {
+        *self.image.lock() = Some(image);
+        self.has_image.store(true, Relaxed);
+        // An access that has not seen this is in a section that began before.
+        // SAFETY: No requirements; it sleeps.
+        unsafe { bindings::synchronize_rcu() };
+        self.each_page(Image::save_next, |address, words| {
+            let bytes = mem::size_of_val(words);
+            // SAFETY: So many bytes are mapped there, and there is as much room.
+            unsafe { bindings::memcpy_fromio(words.as_mut_ptr().cast(), address, bytes) };
+        });
+    }
+
+    /// Copies the image back, if there is one. From now on accesses reach the memory itself.
+    /// Sleeps.
+    pub(crate) fn restore(&self) {
+        self.each_page(Image::restore_next, |address, words| {
+            let bytes = mem::size_of_val(words);
+            // SAFETY: So many bytes are mapped there, and so many there are.
+            unsafe { bindings::memcpy_toio(address, words.as_ptr().cast(), bytes) };
+        });
+        self.order();
+        let image = self.image.lock().take();
+        self.has_image.store(false, Relaxed);
+        drop(image);
+    }
+
+    /// Has `next` go through the image, page by page, with `copy` for each that is mapped.
+    fn each_page(
+        &self,
+        next: fn(&mut Image, &mut dyn FnMut(u64, &mut [u64])) -> bool,
+        copy: impl Fn(*mut ffi::c_void, &mut [u64]),
+    ) {
+        loop {
+            let mapping = self.mapping.try_access();
+            let mut guard = self.image.lock();
+            let Some(image) = &mut *guard else {
+                return;
+            };
+            let is_left = next(image, &mut |offset, words| {
+                let address = mapping
+                    .as_ref()
+                    .and_then(|mapping| mapping.at(offset, PAGE_SIZE));
+                if let Some(address) = address {
+                    copy(address, words);
+                }
+            });
+            if !is_left {
+                return;
+            }
+            drop(guard);
+            drop(mapping);
+            task::cond_resched();
+        }
     }
 
     /// Revokes access: when this returns, nobody accesses the memory any more. Sleeps.

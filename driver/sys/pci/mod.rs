@@ -274,12 +274,19 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// Called when the system shuts down: the function must not do anything any more.
     fn shutdown(&self);
 
-    /// Called before the system is suspended.
-    fn suspend(&self) -> Result;
+    /// Called before the system sleeps, when programs are frozen, and before any device sleeps.
+    /// After an error the system does not sleep.
+    fn prepare_sleep(&self) -> Result;
 
-    /// Called after the system was resumed, or was not suspended after all. The function's
-    /// configuration was restored.
+    /// Called when the function is to sleep.
+    fn sleep(&self);
+
+    /// Called after [`sleep`](Self::sleep), when the function is awake. Its configuration was
+    /// restored.
     fn resume(&self);
+
+    /// Called after [`prepare_sleep`](Self::prepare_sleep), when all devices are awake.
+    fn go_on(&self);
 }
 
 /// A registered driver. Dropping it unbinds all of its functions.
@@ -327,12 +334,14 @@ static IDS: Ids = Ids([
 
 impl<T: Driver> Registration<T> {
     const POWER: &'static Power = &Power(bindings::dev_pm_ops {
+        prepare: Some(Self::prepare),
         suspend: Some(Self::suspend),
         freeze: Some(Self::suspend),
         poweroff: Some(Self::suspend),
         resume: Some(Self::resume),
         thaw: Some(Self::resume),
         restore: Some(Self::resume),
+        complete: Some(Self::complete),
         ..pin_init::zeroed()
     });
 
@@ -486,13 +495,24 @@ impl<T: Driver> Registration<T> {
     /// # Safety
     ///
     /// Called by the PM core.
-    unsafe extern "C" fn suspend(dev: *mut bindings::device) -> ffi::c_int {
+    unsafe extern "C" fn prepare(dev: *mut bindings::device) -> ffi::c_int {
         // SAFETY: Valid, with the device lock held.
         let data = unsafe { Self::data(dev) };
         from_result(|| {
-            data.map_or(Ok(()), |data| data.get_ref().suspend())
+            data.map_or(Ok(()), |data| data.get_ref().prepare_sleep())
                 .map(|()| 0)
         })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn suspend(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().sleep();
+        }
+        0
     }
 
     /// # Safety
@@ -504,6 +524,16 @@ impl<T: Driver> Registration<T> {
             data.get_ref().resume();
         }
         0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn complete(dev: *mut bindings::device) {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().go_on();
+        }
     }
 }
 

@@ -160,6 +160,7 @@ enum {
 	PINMAP_CMD_REGISTER_BUFFERS = 0x1f,
 	PINMAP_CMD_GPU_WALK = 0x20,
 	PINMAP_CMD_RELEASE_BUFFERS = 0x21,
+	PINMAP_CMD_STAY_AWAKE = 0x22,
 };
 
 /**
@@ -1629,6 +1630,37 @@ struct pinmap_reset {
 #define PINMAP_RESET _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RESET)
 
 /**
+ * enum pinmap_stay_awake_flags - whether the system may sleep
+ * @PINMAP_STAY_AWAKE_ON: it may not
+ */
+enum pinmap_stay_awake_flags {
+	PINMAP_STAY_AWAKE_ON = 1 << 0,
+};
+
+/**
+ * struct pinmap_stay_awake - ioctl(PINMAP_STAY_AWAKE)
+ * @size: sizeof(struct pinmap_stay_awake)
+ * @flags: enum pinmap_stay_awake_flags
+ *
+ * Says whether the system may be suspended or hibernated while this context has
+ * the device: it may, until this says otherwise. With %PINMAP_STAY_AWAKE_ON
+ * suspending fails with ``EBUSY``, and the kernel's log names the process that
+ * opened the file. It lasts until it is taken back or the file is closed. On a
+ * flat device it counts for the owner only.
+ *
+ * When the system sleeps, registrations, mappings and IOMMU stay. A paged device
+ * keeps what it has: queues stop after the packet that runs, and go on later;
+ * managed memory comes home. Its clock and its counters begin anew. A flat
+ * device loses its state, exports of its BARs are revoked, and its owner is told
+ * (%PINMAP_EVENT_RESUMED).
+ */
+struct pinmap_stay_awake {
+	__u32 size;
+	__u32 flags;
+};
+#define PINMAP_STAY_AWAKE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_STAY_AWAKE)
+
+/**
  * enum pinmap_event_type - what happened
  * @PINMAP_EVENT_STALE: the registration @handle went stale
  * @PINMAP_EVENT_GONE: the device is gone, and everything with it; always last
@@ -1638,12 +1670,15 @@ struct pinmap_reset {
  *                          managed range @handle from each other again and
  *                          again, so that it stays on the host; told once for
  *                          each range
+ * @PINMAP_EVENT_RESUMED: the system has slept, and the flat device that this
+ *                        context owns has lost the state of its registers
  */
 enum pinmap_event_type {
 	PINMAP_EVENT_STALE = 1,
 	PINMAP_EVENT_GONE = 2,
 	PINMAP_EVENT_FAULT = 3,
 	PINMAP_EVENT_THRASHING = 4,
+	PINMAP_EVENT_RESUMED = 5,
 };
 
 /**
@@ -1663,8 +1698,9 @@ enum pinmap_event_type {
  * ``EINVAL``: not even one event fits.
  *
  * No event is lost: each registration, each queue and each managed range has at
- * most one, and room for it is set aside when it is made. Releasing or
- * destroying it withdraws an event that was not read yet.
+ * most one, and room for it is set aside when it is made; for
+ * %PINMAP_EVENT_RESUMED it is before the system sleeps. Releasing or destroying
+ * the object withdraws an event that was not read yet.
  *
  * poll() reports POLLIN when there is something to read, and POLLHUP when the
  * device is gone.

@@ -45,6 +45,7 @@ pub const PINMAP_CMD_BUDGET: _bindgen_ty_1 = 30;
 pub const PINMAP_CMD_REGISTER_BUFFERS: _bindgen_ty_1 = 31;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub const PINMAP_CMD_RELEASE_BUFFERS: _bindgen_ty_1 = 33;
+pub const PINMAP_CMD_STAY_AWAKE: _bindgen_ty_1 = 34;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
 pub const PINMAP_KIND_PAGED: pinmap_kind = 2;
@@ -989,10 +990,28 @@ const _: () = {
     ["Offset of field: pinmap_reset::size"][::core::mem::offset_of!(pinmap_reset, size) - 0usize];
     ["Offset of field: pinmap_reset::flags"][::core::mem::offset_of!(pinmap_reset, flags) - 4usize];
 };
+pub const PINMAP_STAY_AWAKE_ON: pinmap_stay_awake_flags = 1;
+pub type pinmap_stay_awake_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_stay_awake {
+    pub size: __u32,
+    pub flags: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_stay_awake"][::core::mem::size_of::<pinmap_stay_awake>() - 8usize];
+    ["Alignment of pinmap_stay_awake"][::core::mem::align_of::<pinmap_stay_awake>() - 4usize];
+    ["Offset of field: pinmap_stay_awake::size"]
+        [::core::mem::offset_of!(pinmap_stay_awake, size) - 0usize];
+    ["Offset of field: pinmap_stay_awake::flags"]
+        [::core::mem::offset_of!(pinmap_stay_awake, flags) - 4usize];
+};
 pub const PINMAP_EVENT_STALE: pinmap_event_type = 1;
 pub const PINMAP_EVENT_GONE: pinmap_event_type = 2;
 pub const PINMAP_EVENT_FAULT: pinmap_event_type = 3;
 pub const PINMAP_EVENT_THRASHING: pinmap_event_type = 4;
+pub const PINMAP_EVENT_RESUMED: pinmap_event_type = 5;
 pub type pinmap_event_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Sleep of the system: what a device has goes to host memory, and comes back.
+//!
+//! The kernel has frozen all programs by then, but not its own threads. A device *stops* before any
+//! device is switched off: its queues leave their slots, faults are not served any more, pages of
+//! processes go home, and the disks end what they do with VRAM. What can fail fails here, and the
+//! device goes on. Then it *sleeps*: VRAM with page tables and the write indices of the queues are
+//! saved, and the device is reset. IOMMU and registered memory stay as they are. Page tables are
+//! changed in the saved copy meanwhile, since memory is taken away as at any time.
+//!
+//! When the system *resumes*, all of that is brought back. The device *goes on* when all devices
+//! are awake, since one may work on the memory of another.
+
+use super::{sched::schedule::Halt, vram::Vram, Gpu, PATIENCE};
+use crate::{
+    logic::image::WORDS,
+    sys::{pci::mmio::Image, task::clock},
+};
+use kernel::{device, prelude::*, sync::atomic::Full};
+
+/// How far a device is on its way.
+#[derive(Default)]
+pub(super) enum Sleep {
+    #[default]
+    Awake,
+    /// It does nothing. Room for what is in VRAM.
+    Stopped(Image),
+    Asleep,
+}
+
+impl Gpu {
+    /// Stops the device, unless it is gone. `zap` unmaps VRAM from user space. `EBUSY`: somebody
+    /// does not let go of its memory; `ENOMEM`: there is no room for it. Then it goes on.
+    pub(crate) fn prepare_sleep(&self, zap: &dyn Fn()) -> Result {
+        self.schedule.lock().halt = Halt::Stopping;
+        let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
+        let _ = clock::poll(limit, || {
+            self.wake_scheduler();
+            self.is_over() || self.schedule.lock().is_empty()
+        });
+        self.serves.xchg(false, Full);
+        self.interrupt_services();
+        let result = self.make_ready(zap);
+        if result.is_err() {
+            self.go_on();
+        }
+        result
+    }
+
+    fn make_ready(&self, zap: &dyn Fn()) -> Result {
+        if self.check_here().is_err() {
+            return Ok(());
+        }
+        let dev: &device::Device = self.function.as_ref();
+        if !self.schedule.lock().is_empty() {
+            dev_notice!(dev, "does not sleep: a queue does not stop\n");
+            return Err(EBUSY);
+        }
+        // A fault waits as long as user space likes, which is frozen.
+        if !clock::poll(PATIENCE, || !self.is_serving()) {
+            dev_notice!(dev, "does not sleep: a page fault waits for a program\n");
+            return Err(EBUSY);
+        }
+        #[cfg(pinmap_mirror)]
+        if !clock::poll(PATIENCE, || self.send_all_home()) {
+            dev_notice!(dev, "does not sleep: programs' memory does not come home\n");
+            return Err(EBUSY);
+        }
+        if !self.is_p2pdma_idle(zap) {
+            dev_notice!(
+                dev,
+                "does not sleep: other devices read or write its memory\n"
+            );
+            return Err(EBUSY);
+        }
+        let image = self.vram.image().inspect_err(|_| {
+            dev_notice!(dev, "does not sleep: no room for what is in its memory\n");
+        })?;
+        *self.sleep.lock() = Sleep::Stopped(image);
+        Ok(())
+    }
+
+    /// Saves what the device has, and resets it. It was [stopped](Self::prepare_sleep).
+    pub(crate) fn sleep(&self) {
+        let mut sleep = self.sleep.lock();
+        let Sleep::Stopped(image) = core::mem::take(&mut *sleep) else {
+            return;
+        };
+        if self.check_here().is_err() {
+            return;
+        }
+        self.complete();
+        self.schedule.lock().save(self);
+        self.hardware.save(image);
+        if self.reset().is_err() {
+            let _ = self.lose();
+        }
+        self.schedule.lock().forget_vmids();
+        self.function.set_master(false);
+        *sleep = Sleep::Asleep;
+    }
+
+    /// Brings back what was [saved](Self::sleep).
+    pub(crate) fn resume(&self) {
+        let mut sleep = self.sleep.lock();
+        if !matches!(*sleep, Sleep::Asleep) {
+            return;
+        }
+        *sleep = Sleep::Awake;
+        if self.check_here().is_ok() && self.reset().is_err() {
+            let _ = self.lose();
+        }
+        self.hardware.restore();
+        if self.check_here().is_err() {
+            return;
+        }
+        self.function.set_master(true);
+        *self.invalidates.lock() = 0;
+        #[cfg(pinmap_mirror)]
+        if let Some(mover) = &mut *self.mover.lock() {
+            mover.forget();
+        }
+        self.hardware.prepare();
+        let mut schedule = self.schedule.lock();
+        schedule.set_epoch(self.hardware.time());
+        schedule.open_doorbells(self);
+    }
+
+    /// Has the device go on: after it has [resumed](Self::resume), or where the system does not
+    /// sleep after all.
+    pub(crate) fn go_on(&self) {
+        *self.sleep.lock() = Sleep::Awake;
+        let mut schedule = self.schedule.lock();
+        schedule.halt = Halt::No;
+        schedule.ring_doorbells(self);
+        drop(schedule);
+        self.serves.xchg(true, Full);
+        self.wake_scheduler();
+        self.wake_all();
+    }
+}
+
+impl Vram {
+    /// Makes room for all frames that are taken.
+    fn image(&self) -> Result<Image> {
+        let runs = self.taken()?;
+        let pages = runs
+            .last()
+            .map_or(0, |run| run.before.saturating_add(run.pages));
+        let words = usize::try_from(pages.saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
+        let words = KVVec::from_elem(0, words, GFP_KERNEL)?;
+        Image::new(runs, words).ok_or(EINVAL)
+    }
+}

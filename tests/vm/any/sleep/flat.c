@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* A flat device that is in use when the system sleeps. */
+#define _GNU_SOURCE
+#include "sleep.h"
+
+#include "edu.h"
+#include "kmsg.h"
+#include "memory.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* The owner is told, once for each sleep; memory, registers and interrupts are there as before. */
+TEST_EACH(owner_is_told, ways, .seconds = 120)
+{
+	int fd = open_device(0), other = open_device(0), irq = SYS(eventfd(0, EFD_NONBLOCK));
+	struct registration memory = register_memory(fd, anon(2), 2 * PAGE, WRITE);
+	struct edu edu = edu_open(fd);
+	struct pinmap_event event;
+	eventfd_t count;
+
+	need_sleep(row);
+	set_eventfd(fd, PINMAP_SOURCE_VECTOR, 0, irq);
+	CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
+	CHECK_NO_EVENT(fd);
+	for (unsigned int round = 0; round < 2; round++) {
+		CHECK_OK(try_sleep(row));
+		event = next_event(fd);
+		CHECK_EQ(event.type, PINMAP_EVENT_RESUMED);
+		CHECK_EQ(event.access | event.handle | event.addr | event.length, 0);
+		CHECK_NO_EVENT(fd);
+		CHECK_NO_EVENT(other);
+		CHECK_EQ(edu_register(&edu, EDU_IDENTITY) & 0xff, 0xed);
+		CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
+		edu_set_register(&edu, EDU_IRQ_RAISE, 1);
+		CHECK(WAIT_FOR(10000, !eventfd_read(irq, &count)));
+		edu_set_register(&edu, EDU_IRQ_ACK, 1);
+	}
+}
+
+/* Nobody is told of a sleep that does not come. */
+TEST(no_sleep_is_not_told, .seconds = 60)
+{
+	int kmsg = kmsg_open(), fd = open_device(0), other = open_device(1);
+	struct edu edu = edu_open(fd);
+	struct registration memory = register_memory(fd, anon(1), PAGE, WRITE);
+
+	need_sleep(quick);
+	register_memory(other, anon(1), PAGE, WRITE);
+	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
+	CHECK_ERR(EBUSY, try_sleep(quick));
+	CHECK(kmsg_wait(kmsg, "does not sleep: kept awake by", 10000));
+	CHECK_NO_EVENT(fd);
+	CHECK_NO_EVENT(other);
+	CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
+}
+
+/* Of a flat device, only the owner's word counts. */
+TEST(only_the_owner_stays_awake, .seconds = 60)
+{
+	int fd = open_device(0), other = open_device(0);
+
+	need_sleep(quick);
+	register_memory(fd, anon(1), PAGE, WRITE);
+	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
+	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_stay_awake(fd, PINMAP_STAY_AWAKE_ON));
+	CHECK_ERR(EBUSY, try_sleep(quick));
+	close(fd);
+	CHECK_OK(try_sleep(quick));
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#define _GNU_SOURCE
+#include "sleep.h"
+
+#include "file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DISK "/dev/vdb"
+
+const struct way ways[] = {
+	{ "idle_devices", "devices", "freeze" }, { "memory_devices", "devices", "mem" },
+	{ "idle", "none", "freeze" },		 { "memory", "none", "mem" },
+	{ "disk_resumes", "none", "disk" },	 { "disk", "none", "disk" },
+};
+const struct way *const quick = &ways[0];
+
+static bool hibernates(const struct way *way)
+{
+	return !strcmp(way->state, "disk");
+}
+
+void need_sleep(const struct way *way)
+{
+	char states[64] = "", *machine = getenv("PINMAP_SLEEP");
+
+	if (!machine || !*machine)
+		SKIP("the machine has 9p, which does not survive a sleep: scripts/vm --sleep");
+	file_read("/sys/power/state", states, sizeof(states));
+	if (!strstr(states, way->state))
+		SKIP("the kernel cannot be suspended so (%s)", way->state);
+}
+
+int try_sleep(const struct way *way)
+{
+	int result;
+
+	file_write("/sys/module/suspend/parameters/pm_test_delay", "0");
+	file_write("/sys/power/pm_test", way->level);
+	if (hibernates(way)) {
+		CHECK(!system("grep -q " DISK " /proc/swaps || "
+			      "{ mkswap " DISK " >/dev/null && swapon " DISK "; }"));
+		file_write("/sys/power/disk",
+			   strcmp(way->name, "disk") ? "test_resume" : "reboot");
+	}
+	result = try_file_write("/sys/power/state", way->state);
+	file_write("/sys/power/pm_test", "none");
+	return result;
+}
+
+int try_stay_awake(int fd, uint32_t flags)
+{
+	struct pinmap_stay_awake args = { .size = sizeof(args), .flags = flags };
+
+	return try_ioctl(fd, PINMAP_STAY_AWAKE, &args);
+}
