@@ -118,6 +118,12 @@
 #define PINMAP_EVENT_TYPE_OTHER 5
 
 /**
+ * The system has slept, and the flat device that this program owns has lost the state of its
+ * registers. Memory, mappings and interrupts are there as before.
+ */
+#define PINMAP_EVENT_TYPE_RESUMED 6
+
+/**
  * To the memory of the host, as pinmap_prefetch() takes it.
  */
 #define PINMAP_TO_HOST 0
@@ -798,6 +804,17 @@ int pinmap_get_info(const struct pinmap_device *device,
  * resetting it; EBUSY, another program owns the device; ENODEV, the device is gone.
  */
 int pinmap_reset(const struct pinmap_device *device);
+
+/**
+ * Says whether the system is to stay awake while this program has the device: suspending or
+ * hibernating it then fails, and the kernel's log names the program. Otherwise the system may
+ * sleep. On a flat device this counts for its owner only. An accelerator goes on after a sleep;
+ * the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
+ *
+ * Errors: ENODEV, the device is gone.
+ */
+int pinmap_stay_awake(const struct pinmap_device *device,
+                      bool on);
 
 /**
  * Returns the file descriptor of a device, which stays the device's. poll() finds it readable when

@@ -21,6 +21,9 @@ pub const PINMAP_EVENT_TYPE_THRASHING: u32 = 3;
 pub const PINMAP_EVENT_TYPE_GONE: u32 = 4;
 /// An event that this library does not know, with the driver's number as `id`.
 pub const PINMAP_EVENT_TYPE_OTHER: u32 = 5;
+/// The system has slept, and the flat device that this program owns has lost the state of its
+/// registers. Memory, mappings and interrupts are there as before.
+pub const PINMAP_EVENT_TYPE_RESUMED: u32 = 6;
 
 /// An event of a device. What the type does not name is 0.
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,6 +80,7 @@ pub unsafe extern "C" fn pinmap_next_event(
                 found.event_type = PINMAP_EVENT_TYPE_THRASHING;
                 (found.id, found.address, found.length) = (range, addr as u64, len as u64);
             }
+            DeviceEvent::Resumed => found.event_type = PINMAP_EVENT_TYPE_RESUMED,
             DeviceEvent::Gone => found.event_type = PINMAP_EVENT_TYPE_GONE,
             DeviceEvent::Other(number) => {
                 (found.event_type, found.id) = (PINMAP_EVENT_TYPE_OTHER, number.into());

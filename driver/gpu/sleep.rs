@@ -23,7 +23,7 @@ use kernel::{device, prelude::*, sync::atomic::Full};
 pub(super) enum Sleep {
     #[default]
     Awake,
-    /// It does nothing. Room for what is in VRAM.
+    /// Nothing is done for queues. Room for what is in VRAM.
     Stopped(Image),
     Asleep,
 }

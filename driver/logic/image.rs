@@ -12,6 +12,7 @@ pub const WORDS: u64 = PAGE_SIZE / 8;
 pub struct Run {
     /// The number of the first page.
     pub first: u64,
+    /// How many.
     pub pages: u64,
     /// Pages of the runs before this one.
     pub before: u64,

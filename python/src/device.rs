@@ -2,7 +2,6 @@
 //! Devices: opening one, what it is, and what is made from it.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::dtype::{Dtype, Layout};
 use crate::error::{detached, invalid, raise};
 use crate::event::Event;
 use crate::handle::Handle;
-use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Prefetched, Residency, Totals};
+use crate::info::{AcceleratorInfo, DeviceEvent, Info, Prefetched, Residency, Totals};
 use crate::interrupt::Interrupt;
 use crate::managed::{self, advice, place, Part};
 use crate::memory::{alloc_options, options, Kind, Memory};
@@ -37,7 +36,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    fn new(device: pinmap::Device) -> Self {
+    pub(crate) fn new(device: pinmap::Device) -> Self {
         let path = device.path().to_string_lossy().into_owned();
         Self {
             held: Handle::new("device", Arc::new(Shared::new(device))),
@@ -48,56 +47,6 @@ impl Device {
     pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
         Ok(Arc::clone(&*self.held.get()?))
     }
-}
-
-/// Opens a device: by the path of its file, such as "/dev/pinmap0"; by the address of its PCI
-/// function, such as "0000:01:00.0"; or the first one that there is.
-///
-/// Raises Error: ENOENT, there is no such device; EACCES, the user is not in the group of the file.
-#[pyfunction]
-#[pyo3(signature = (name = None))]
-pub(crate) fn open(py: Python<'_>, name: Option<PathBuf>) -> PyResult<Device> {
-    let device = detached(py, || {
-        let Some(name) = name else {
-            let first = pinmap::Device::list()?.into_iter().next();
-            let first = first.ok_or_else(|| {
-                let text = "no device is bound to pinmap";
-                dynamic::Error::new(Errno::ENOENT, ErrorKind::NotFound, text)
-                    .with_hint("`pinmap doctor` says why, and `pinmap bind` binds a function")
-            })?;
-            return Ok(pinmap::Device::open(first.path)?);
-        };
-        let pci = name.to_str().and_then(|name| name.parse().ok());
-        Ok(match pci {
-            Some(pci) => pinmap::Device::open_pci(pci)?,
-            None => pinmap::Device::open(name)?,
-        })
-    })?;
-    Ok(Device::new(device))
-}
-
-/// Opens the first device with these PCI ids.
-///
-/// Raises Error: ENODEV, there is none; otherwise as open() does.
-#[pyfunction]
-pub(crate) fn find(py: Python<'_>, vendor: u16, device: u16) -> PyResult<Device> {
-    let found = detached(py, || Ok(pinmap::Device::find(vendor, device)?))?;
-    Ok(Device::new(found))
-}
-
-/// Opens the first device that has streams: an accelerator whose packets this module knows.
-///
-/// Raises Error: ENODEV, there is none; otherwise as open() does.
-#[pyfunction]
-pub(crate) fn find_accelerator(py: Python<'_>) -> PyResult<Device> {
-    detached(py, || Ok(pinmap_testgpu::find()?.device().clone())).map(Device::new)
-}
-
-/// Lists the devices of the driver, in the order of their numbers.
-#[pyfunction]
-pub(crate) fn list(py: Python<'_>) -> PyResult<Vec<DeviceNode>> {
-    let nodes = detached(py, || Ok(pinmap::Device::list()?))?;
-    Ok(nodes.into_iter().map(Into::into).collect())
 }
 
 /// A file descriptor of our own for one that Python names.
@@ -517,6 +466,18 @@ impl Device {
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let shared = self.shared()?;
         detached(py, || Ok(shared.device.reset()?))
+    }
+
+    /// Says whether the system is to stay awake while this program has the device: suspending or
+    /// hibernating it then fails, and the kernel's log names the program. Otherwise the system may
+    /// sleep; an accelerator goes on afterwards, and the owner of a flat device gets the event
+    /// "resumed". On a flat device this counts for its owner only.
+    ///
+    /// Raises Error: ENODEV, the device is gone.
+    #[pyo3(signature = (on = true))]
+    fn stay_awake(&self, py: Python<'_>, on: bool) -> PyResult<()> {
+        let shared = self.shared()?;
+        detached(py, || Ok(shared.device.stay_awake(on)?))
     }
 
     /// Returns the file descriptor of the device, which stays the device's: readable when there is

@@ -312,8 +312,9 @@ records! { "pinmap":
         /// "stale": registered memory left the address space, and the device cannot reach it any
         /// more (id, addr, length). "fault": a stream has stopped (id of its queue, the device
         /// address that was refused, packet). "thrashing": managed memory goes to and fro (id,
-        /// addr, length). "gone": the device is gone; the last event. "other": an event that this
-        /// module does not know, with the driver's number as id.
+        /// addr, length). "resumed": the system has slept, and the flat device that this program
+        /// owns has lost its state. "gone": the device is gone; the last event. "other": an event
+        /// that this module does not know, with the driver's number as id.
         kind: String,
         /// The Memory.id or Stream.id that the event is about.
         id: u64,
@@ -479,6 +480,7 @@ impl From<pinmap::DeviceEvent> for DeviceEvent {
             From::Thrashing { range, addr, len } => {
                 make("thrashing", range, addr as u64, len as u64, 0)
             }
+            From::Resumed => make("resumed", 0, 0, 0, 0),
             From::Gone => make("gone", 0, 0, 0, 0),
             From::Other(number) => make("other", number.into(), 0, 0, 0),
             _ => make("other", 0, 0, 0, 0),

@@ -25,6 +25,7 @@ mod interrupt;
 mod managed;
 mod mapping;
 mod memory;
+mod open;
 mod operand;
 mod shared;
 mod source;
@@ -46,7 +47,7 @@ mod _pinmap {
     #[pymodule_export]
     use crate::buffer::{empty, Buffer};
     #[pymodule_export]
-    use crate::device::{find, find_accelerator, list, open, Device};
+    use crate::device::Device;
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
@@ -60,6 +61,8 @@ mod _pinmap {
     use crate::mapping::Mapping;
     #[pymodule_export]
     use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::open::{find, find_accelerator, list, open};
     #[pymodule_export]
     use crate::stream::{Completion, Stream};
     #[pymodule_export]

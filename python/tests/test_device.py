@@ -130,6 +130,21 @@ def test_reset_where_the_function_has_one(gpu, flat):
     assert not flat.info().can_reset
 
 
+def test_the_system_may_be_kept_awake(gpu):
+    state = pathlib.Path("/sys/power/state")
+    test = pathlib.Path("/sys/power/pm_test")
+    with pinmap.open(gpu.path) as device:
+        device.stay_awake()
+        test.write_text("devices")
+        try:
+            with pytest.raises(OSError) as caught:
+                state.write_text("freeze")
+        finally:
+            test.write_text("none")
+        assert caught.value.errno == errno.EBUSY
+        device.stay_awake(False)
+
+
 def in_child(test):
     """Runs a function in a child; returns what it returns, or the exception as text."""
     read, write = os.pipe()

@@ -36,6 +36,7 @@ mod scopes;
 mod setup;
 mod several;
 mod sharing;
+mod sleep;
 mod stale;
 mod stream_calls;
 mod stream_devices;
@@ -195,6 +196,9 @@ const TESTS: &[Test] = tests! {
         shared_file
         dma_buf_of_udmabuf_is_imported
         sharing_refuses_what_cannot_be;
+    sleep:
+        sleep_is_told
+        sleep_of_streams;
     operands:
         pinned_memory_is_a_slice
         registered_memory_stays_an_operand

@@ -76,6 +76,9 @@ pub enum DeviceEvent {
         /// Length of the block in bytes.
         len: usize,
     },
+    /// The system has slept. The flat device that this context owns was switched off meanwhile, and
+    /// has lost the state of its registers. Memory, mappings and interrupts are there as before.
+    Resumed,
     /// The device is gone. This is the last event.
     Gone,
     /// An event that this crate does not know, by the driver's number.
@@ -107,6 +110,7 @@ impl DeviceEvent {
                 addr: addr as usize,
                 len: length as usize,
             },
+            abi::PINMAP_EVENT_RESUMED => Self::Resumed,
             abi::PINMAP_EVENT_GONE => Self::Gone,
             other => Self::Other(other),
         }
@@ -128,6 +132,7 @@ impl fmt::Display for DeviceEvent {
                 "CPU and device take {len} bytes at {addr:#x} from each other again and again, so \
                  they stay on the host for a while; advise where that memory is to be"
             ),
+            Self::Resumed => f.write_str("the system has slept, and the device has lost its state"),
             Self::Gone => f.write_str("the device is gone"),
             Self::Other(number) => write!(f, "event {number}, which is newer than this program"),
         }
@@ -352,11 +357,14 @@ mod tests {
         let words = thrashing.to_string();
         assert!(words.contains("2097152 bytes at 0x7f0000200000"), "{words}");
         assert!(words.contains("stay on the host"), "{words}");
+        let resumed = DeviceEvent::from_bytes(&bytes(5, [0; 3]));
+        assert_eq!(resumed, DeviceEvent::Resumed);
         let other = DeviceEvent::from_bytes(&bytes(77, [0; 3]));
         assert_eq!(other, DeviceEvent::Other(77));
         for (event, words) in [
             (stale, "8192 bytes at 0x7f0000001000 are not registered"),
             (fault, "queue 3 has stopped at packet 17"),
+            (resumed, "the system has slept"),
             (DeviceEvent::Gone, "the device is gone"),
             (other, "event 77, which is newer"),
         ] {

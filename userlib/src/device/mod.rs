@@ -358,6 +358,40 @@ impl Device {
             .map_err(|errno| Error::new(Operation::Reset, format!("reset {self}"), errno))
     }
 
+    /// Says whether the system is to stay awake while this context has the device: suspending or
+    /// hibernating it then fails, and the kernel's log names this program. Otherwise the system may
+    /// sleep. On a flat device this counts for its owner only.
+    ///
+    /// In a sleep, memory stays registered and mapped. An accelerator keeps what it has, and goes
+    /// on with its work. A flat device loses the state of its registers, and its owner gets
+    /// [`DeviceEvent::Resumed`].
+    ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// device.stay_awake(true)?;
+    /// // … what must not be interrupted …
+    /// device.stay_awake(false)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn stay_awake(&self, on: bool) -> Result<()> {
+        let mut args = abi::pinmap_stay_awake {
+            flags: if on { abi::PINMAP_STAY_AWAKE_ON } else { 0 },
+            ..Default::default()
+        };
+        ioctl::stay_awake(self.as_fd(), &mut args).map_err(|errno| {
+            let what = if on {
+                "keep the system awake"
+            } else {
+                "let the system sleep"
+            };
+            Error::new(Operation::StayAwake, format!("{what} for {self}"), errno)
+        })
+    }
+
     /// Attaches an eventfd to a source of the driver, or detaches the one that is attached.
     fn set_eventfd(
         &self,

@@ -60,6 +60,8 @@ pub enum Operation {
     Event,
     /// Resetting the function.
     Reset,
+    /// Saying whether the system may sleep.
+    StayAwake,
     /// Asking what a paged device can do, or has done.
     Accelerator,
     /// Making a queue.

@@ -95,6 +95,7 @@ ioctls! {
         // Made when an interrupt is dropped.
         clear_eventfd = PINMAP_CMD_SET_EVENTFD(pinmap_set_eventfd) allowed_inside;
         reset = PINMAP_CMD_RESET(pinmap_reset);
+        stay_awake = PINMAP_CMD_STAY_AWAKE(pinmap_stay_awake);
         // New memory of the driver's own, which nothing in this process refers to.
         alloc = PINMAP_CMD_ALLOC(pinmap_alloc);
         gpu_info = PINMAP_CMD_GPU_INFO(pinmap_gpu_info);

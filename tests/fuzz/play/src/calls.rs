@@ -388,6 +388,7 @@ const DRIVER: &[Call] = ioctls! {
         source: Kind::Choice(&[("VECTOR", 1), ("EVENTS", 2)]), index: SMALL, fd: EVENTFD]
         -> [], 2;
     PINMAP_CMD_RESET pinmap_reset [flags: NONE] -> [], 2;
+    PINMAP_CMD_STAY_AWAKE pinmap_stay_awake [flags: Kind::Flags(&[("ON", 1)])] -> [], 1;
     PINMAP_CMD_ALLOC pinmap_alloc [flags: Kind::Flags(&[("VRAM", 1), ("WRITE_COMBINED", 2),
         ("NODE", 4), ("PORTABLE", 8), ("P2PDMA", 16)]), length: LENGTH, node: SMALL]
         -> [out_handle: Handle, out_offset: Offset], 8;

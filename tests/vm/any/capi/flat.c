@@ -4,6 +4,7 @@
 #include "capi.h"
 #include "kmsg.h"
 #include "pins.h"
+#include "sleep.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -223,4 +224,24 @@ TEST(others_wait_for_the_owner)
 	DONE(WAIT_FOR(5000, (bar = pinmap_bar_map(other, 0))) ? 0 : -1);
 	pinmap_bar_unmap(bar);
 	pinmap_close(other);
+}
+
+/* A program can have the system stay awake; otherwise it is told afterwards. */
+TEST(sleep_is_told, .seconds = 60)
+{
+	struct pinmap_device *device;
+	struct pinmap_memory *registered;
+	struct pinmap_device_event event;
+
+	need_sleep(quick_way);
+	device = capi_edu();
+	registered = MADE(pinmap_register(device, capi_pages(1), PAGE, NULL));
+	DONE(pinmap_stay_awake(device, true));
+	CHECK_ERR(EBUSY, try_sleep(quick_way));
+	DONE(pinmap_stay_awake(device, false));
+	CHECK_OK(try_sleep(quick_way));
+	DONE(pinmap_next_event(device, 20000, &event, sizeof(event)));
+	CHECK_EQ(event.event_type, PINMAP_EVENT_TYPE_RESUMED);
+	DONE(pinmap_release(registered));
+	pinmap_close(device);
 }

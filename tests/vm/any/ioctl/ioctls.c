@@ -213,6 +213,8 @@ const struct command commands[NR_COMMANDS] = {
 	COMMAND("set_eventfd", PINMAP_SET_EVENTFD, pinmap_set_eventfd,
 		RESERVED(pinmap_set_eventfd), .fill = fill_eventfd),
 	COMMAND("reset", PINMAP_RESET, pinmap_reset, .fill = fill_nothing),
+	COMMAND("stay_awake", PINMAP_STAY_AWAKE, pinmap_stay_awake,
+		.flags = PINMAP_STAY_AWAKE_ON, .fill = fill_nothing),
 	COMMAND("alloc", PINMAP_ALLOC, pinmap_alloc, .flags = 31, RESERVED(pinmap_alloc),
 		.writes_back = true, .fill = fill_alloc),
 	COMMAND("export", PINMAP_EXPORT, pinmap_export, .flags = 3,

@@ -21,6 +21,7 @@ union argument {
 	struct pinmap_unmap unmap;
 	struct pinmap_set_eventfd eventfd;
 	struct pinmap_reset reset;
+	struct pinmap_stay_awake stay_awake;
 	struct pinmap_get_totals totals;
 	struct pinmap_register_fd register_fd;
 	struct pinmap_preflight preflight;
@@ -101,7 +102,7 @@ struct command {
 	void (*fill)(const struct context *context, union argument *argument);
 };
 
-enum { NR_COMMANDS = 34 };
+enum { NR_COMMANDS = 35 };
 extern const struct command commands[NR_COMMANDS];
 
 #endif

@@ -46,27 +46,27 @@ TEST(no_sleep_is_not_told, .seconds = 60)
 	struct edu edu = edu_open(fd);
 	struct registration memory = register_memory(fd, anon(1), PAGE, WRITE);
 
-	need_sleep(quick);
+	need_sleep(quick_way);
 	register_memory(other, anon(1), PAGE, WRITE);
 	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
-	CHECK_ERR(EBUSY, try_sleep(quick));
+	CHECK_ERR(EBUSY, try_sleep(quick_way));
 	CHECK(kmsg_wait(kmsg, "does not sleep: kept awake by", 10000));
 	CHECK_NO_EVENT(fd);
 	CHECK_NO_EVENT(other);
 	CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
 }
 
-/* Of a flat device, only the owner's word counts. */
+/* On a flat device, only the owner's word counts. */
 TEST(only_the_owner_stays_awake, .seconds = 60)
 {
 	int fd = open_device(0), other = open_device(0);
 
-	need_sleep(quick);
+	need_sleep(quick_way);
 	register_memory(fd, anon(1), PAGE, WRITE);
 	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 	CHECK_OK(try_stay_awake(fd, PINMAP_STAY_AWAKE_ON));
-	CHECK_ERR(EBUSY, try_sleep(quick));
+	CHECK_ERR(EBUSY, try_sleep(quick_way));
 	close(fd);
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 }

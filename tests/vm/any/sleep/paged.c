@@ -84,7 +84,7 @@ TEST_EACH(goes_on, ways, .seconds = 120)
 	CHECK(bytes_are(vram.addr, LENGTH, 0x55));
 }
 
-/* What others have in VRAM is not lost either, and there is as much room as before. */
+/* No context loses what it has in VRAM, and there is as much room as before. */
 TEST(contexts_keep_what_they_have, .seconds = 120)
 {
 	enum { CONTEXTS = 5 };
@@ -92,7 +92,7 @@ TEST(contexts_keep_what_they_have, .seconds = 120)
 	struct gpu_queue queues[CONTEXTS];
 	struct gpu_memory vram[CONTEXTS];
 
-	need_sleep(quick);
+	need_sleep(quick_way);
 	for (unsigned int i = 0; i < CONTEXTS; i++) {
 		fds[i] = open_gpu();
 		queues[i] = queue_new(fds[i]);
@@ -104,7 +104,7 @@ TEST(contexts_keep_what_they_have, .seconds = 120)
 
 		/* its frames lie between those of the others */
 		release(fds[round], vram[round].args.out_handle);
-		CHECK_OK(try_sleep(quick));
+		CHECK_OK(try_sleep(quick_way));
 		for (unsigned int i = round + 1; i < CONTEXTS; i++)
 			CHECK(bytes_are(vram[i].addr, (i + 1) * 3 * PAGE, i + 1));
 		CHECK_EQ(vram_free(fds[0]), free);
@@ -126,13 +126,13 @@ TEST(fault_waits, .seconds = 120)
 	struct gpu_queue queue = queue_new(fd);
 	char *memory;
 
-	need_sleep(quick);
+	need_sleep(quick_way);
 	memory = managed(fd, 4 * PAGE);
 	uffd = uffd_new(memory, 4 * PAGE);
 	queue_push(&queue, GPU_FILL, (uintptr_t)memory + 8, 8, 0x71);
 	queue_submit(&queue);
 	uffd_await(uffd, memory);
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 	uffd_supply(uffd, memory, 0x70);
 	CHECK_OK(try_queue_wait(&queue, slow(60000)));
 	CHECK(bytes_are(memory, 8, 0x70));
@@ -158,13 +158,13 @@ TEST_EACH(endless, endless, .seconds = 120)
 	struct gpu_queue spins = queue_new(fd), other = queue_new(fd);
 	struct gpu_memory vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, PAGE);
 
-	need_sleep(quick);
+	need_sleep(quick_way);
 	gpu_fill(&other, (uintptr_t)vram.addr, PAGE, 0x81);
 	if (row->is_stuck)
 		gpu_set_register(GPU_STUCK, ~0ULL);
 	queue_push(&spins, gpu_launch(GPU_SPIN), ~0ULL, 0, 0);
 	queue_submit(&spins);
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 	CHECK_EQ(queue_stopped(&spins), row->code);
 	gpu_set_register(GPU_STUCK, 0);
 	CHECK(bytes_are(vram.addr, PAGE, 0x81));
@@ -191,12 +191,12 @@ TEST(program_ends_afterwards, .seconds = 120)
 		for (;;)
 			pause();
 	}
-	need_sleep(quick);
+	need_sleep(quick_way);
 	gate_pass(&gate);
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 	kill_now(pid);
 	CHECK_PINS_SOON(pins);
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 }
 
 /* A context can have the system stay awake; the log names the program. */
@@ -207,18 +207,18 @@ TEST(stays_awake, .seconds = 120)
 	struct gpu_memory memory = gpu_alloc(fd, 0, PAGE);
 
 	CHECK_ERR(EOPNOTSUPP, try_stay_awake(fd, 2));
-	need_sleep(quick);
+	need_sleep(quick_way);
 	other = open_gpu();
 	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
-	CHECK_ERR(EBUSY, try_sleep(quick));
+	CHECK_ERR(EBUSY, try_sleep(quick_way));
 	CHECK(kmsg_wait(kmsg, "does not sleep: kept awake by", 10000));
 	gpu_fill(&queue, (uintptr_t)memory.addr, PAGE, 0x91);
 	CHECK(bytes_are(memory.addr, PAGE, 0x91));
 	CHECK_OK(try_stay_awake(other, 0));
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
 	close(other);
-	CHECK_OK(try_sleep(quick));
+	CHECK_OK(try_sleep(quick_way));
 	gpu_fill(&queue, (uintptr_t)memory.addr, PAGE, 0x92);
 	CHECK(bytes_are(memory.addr, PAGE, 0x92));
 }

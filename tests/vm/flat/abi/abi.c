@@ -18,6 +18,7 @@ _Static_assert(sizeof(struct pinmap_map) == 64, "map");
 _Static_assert(sizeof(struct pinmap_unmap) == 24, "unmap");
 _Static_assert(sizeof(struct pinmap_set_eventfd) == 24, "set_eventfd");
 _Static_assert(sizeof(struct pinmap_reset) == 8, "reset");
+_Static_assert(sizeof(struct pinmap_stay_awake) == 8, "stay_awake");
 _Static_assert(sizeof(struct pinmap_event) == 32, "event");
 _Static_assert(sizeof(struct pinmap_get_totals) == 160, "get_totals");
 _Static_assert(offsetof(struct pinmap_get_totals, out_managed) == 112, "get_totals.out_managed");

@@ -16,7 +16,7 @@ const struct way ways[] = {
 	{ "idle", "none", "freeze" },		 { "memory", "none", "mem" },
 	{ "disk_resumes", "none", "disk" },	 { "disk", "none", "disk" },
 };
-const struct way *const quick = &ways[0];
+const struct way *const quick_way = &ways[0];
 
 static bool hibernates(const struct way *way)
 {

@@ -23,7 +23,7 @@ struct way {
  */
 extern const struct way ways[6];
 /* The quickest of them. */
-extern const struct way *const quick;
+extern const struct way *const quick_way;
 
 /* Skips the test if the machine cannot sleep so. */
 void need_sleep(const struct way *way);
