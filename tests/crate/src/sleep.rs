@@ -11,6 +11,7 @@ use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
+use crate::raw::Raw;
 use crate::setup::device;
 use crate::streams::stream;
 
@@ -54,17 +55,14 @@ pub(crate) fn sleep_of_streams() -> Outcome {
     let memory = Arc::new(gpu.device().alloc::<u32>(1 << 20)?);
     for round in 1..4_u32 {
         let pending = stream.submit(Arc::clone(&memory), move |work, memory| {
-            work.raw(&[packet::fill(memory.device_addr(), 4 << 20, round, 2)])
+            work.raw(&[packet::fill(memory.device_addr(), 4 << 20, round.into(), 2)])
         })?;
         drop(pending);
         let done = gpu.event()?;
         stream.record(&done)?;
         sleep()?;
         done.synchronize()?;
-        assert_eq!(
-            (memory.get(0), memory.get((1 << 20) - 1)),
-            (Some(round), Some(round))
-        );
+        assert_eq!((memory.get(0)?, memory.get((1 << 20) - 1)?), (round, round));
     }
     Ok(())
 }
