@@ -5,6 +5,7 @@ use super::Device;
 use crate::{
     backend::Gpus,
     context::{Context, Processes},
+    logic::PAGE_SIZE,
     module_parameters, stats,
     sys::{
         fs::{
@@ -216,6 +217,15 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
                 last
             );
             EPERM
+        }
+        Unfit::LargePages(size) => {
+            dev_err!(
+                dev,
+                "refused: the IOMMU's smallest page has {} bytes, the kernel's {}\n",
+                size,
+                PAGE_SIZE
+            );
+            EOPNOTSUPP
         }
         Unfit::Failed(error) => {
             dev_err!(

@@ -56,7 +56,36 @@ pub const PAGE_SHIFT: u32 = if cfg!(CONFIG_PAGE_SHIFT = "16") {
     12
 };
 
+/// Returns the smallest of an IOMMU's pages, whose sizes are a bitmap, if it is larger than the
+/// kernel's: then no single page can be mapped.
+pub const fn too_large_page(page_sizes: u64) -> Option<u64> {
+    let smallest = page_sizes & page_sizes.wrapping_neg();
+    if smallest > PAGE_SIZE {
+        Some(smallest)
+    } else {
+        None
+    }
+}
+
 /// Returns whether `value` is a whole number of pages.
 pub const fn is_page_aligned(value: u64) -> bool {
     value & (PAGE_SIZE - 1) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_an_iommu_fit_the_kernels_or_are_told() {
+        // SMMUs with pages of 4, of all, of 16 and of 64 KiB, and larger ones; virtio's, which have
+        // all sizes from the smallest on.
+        assert_eq!(too_large_page(0x4020_1000), None);
+        assert_eq!(too_large_page(0x6031_1000), None);
+        assert_eq!(too_large_page(!(PAGE_SIZE - 1)), None);
+        assert_eq!(too_large_page(!(PAGE_SIZE / 4 - 1)), None);
+        assert_eq!(too_large_page(0x200_4000), Some(16 << 10));
+        assert_eq!(too_large_page(0x2001_0000), Some(64 << 10));
+        assert_eq!(too_large_page(!(4 * PAGE_SIZE - 1)), Some(4 * PAGE_SIZE));
+    }
 }

@@ -183,7 +183,7 @@ programs_build() {
 	[ -z "$commands" ] || what='the commands'
 	content=$({
 		build_key
-		echo "$COVER"
+		echo "$COVER $PAGE"
 		content_of "$TREE" '^\./(Cargo|README\.md$)' \
 			'^\./(userlib|devices|cli|capi|driver/logic|include|tests)/'
 	} | hash_of)
@@ -334,7 +334,8 @@ cargo_in_root() { # ARGUMENT...
 # Static, because the VM has no libraries; for a named target, because otherwise that would hold for
 # build scripts too.
 programs_compile() { # TO
-	local static='-C target-feature=+crt-static' target=$TARGET objects=$BUILDS/tests$CROSS
+	local static='-C target-feature=+crt-static' target=$TARGET
+	local objects=$BUILDS/tests${CROSS:+-$FLAVOUR}
 	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
 	local compiler=(M32=1)
 	[ -z "$CROSS" ] || compiler=("CC=${CROSS}gcc-14")
@@ -380,7 +381,7 @@ programs_compile() { # TO
 	mkdir -p "$objects" && find "$objects" -maxdepth 1 -type f -delete &&
 		in_root env LDFLAGS="${COVER:+-Wl,-u,__llvm_profile_runtime}" \
 			make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/${objects##*/}" \
-			"${compiler[@]}" "LIBPINMAP=$archive" \
+			"${compiler[@]}" "PAGE=$PAGE" "LIBPINMAP=$archive" \
 			"-j$(nproc)" &&
 		find "$objects" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }

@@ -20,8 +20,8 @@ die() {
 
 # arch_set ARCH: chooses the architecture that is built for and emulated, for the commands that this
 # one calls, too. Sets ARCH, without a page size; DEBIAN_ARCH and TARGET, as Debian and Rust call
-# it; FLAVOUR, as Debian calls its kernel; CROSS, what its tools' names begin with; and KBUILD_ARCH,
-# arguments of the kernel's make.
+# it; FLAVOUR, as Debian calls its kernel, and PAGE, the kernel's page; CROSS, what its tools' names
+# begin with; and KBUILD_ARCH, arguments of the kernel's make.
 arch_set() {
 	export PINMAP_ARCH=$1
 	ARCH=${1%-16k}
@@ -33,7 +33,8 @@ arch_set() {
 		;;
 	*) die "there is no architecture '$1': x86_64, arm64 and arm64-16k are the ones" ;;
 	esac
-	FLAVOUR=$DEBIAN_ARCH${1#"$ARCH"}
+	FLAVOUR=$DEBIAN_ARCH${1#"$ARCH"} PAGE=4096
+	[ "$1" = "$ARCH" ] || PAGE=16384
 }
 arch_set "${PINMAP_ARCH:-x86_64}"
 

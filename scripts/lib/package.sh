@@ -6,7 +6,7 @@
 # KREL, the release of the kernel that the driver is prebuilt for. With a NAME they are built again,
 # apart from others: to see whether they come out the same.
 packages_build() {
-	local content name=${1:-package}
+	local content name=${1:-package}${CROSS:+-$ARCH}
 	kernel_ensure stock
 	module_build
 	system_ensure
@@ -34,6 +34,8 @@ packages_make() { # NAME
 	rm -rf "$dir"/tree/target/{capi,man} "$dir/tree/debian"
 	packages_copy "$dir/tree"
 	cp "$MODULE" "$dir/pinmap.ko"
+	# Of this machine's architecture, for the manual pages.
+	[ -z "$CROSS" ] || cp "$(native_command)" "$dir/pinmap"
 	STEP_LOG=$BUILDS/$1.log
 	step "$STEP_LOG" "building the Debian packages" cargo_progress \
 		with_progress packages_compile "/cache${dir#"$CACHE"}" || {
@@ -43,6 +45,14 @@ packages_make() { # NAME
 	mkdir "$dir/packages"
 	mv "$dir"/*.deb "$dir/packages"
 	keep "$dir/packages" "$PACKAGES" 12
+}
+
+# native_command: the path of the command for this machine
+native_command() {
+	arch_set x86_64
+	root_ensure
+	programs_build --commands
+	echo "$PROGRAMS/bin/pinmap"
 }
 
 # packages_copy TO: the tree, with packaging/debian as debian/. Files that have not changed stay,
@@ -78,6 +88,13 @@ packages_copy() {
 packages_compile() {
 	local build='mount --mkdir --bind "$1/tree" /tmp/pinmap/tree && cd /tmp/pinmap/tree &&
 		export MODULE=$1/pinmap.ko RELEASE=$2 DEB_BUILD_OPTIONS=noautodbgsym &&
-		dpkg-buildpackage -b -us -uc -d && mv /tmp/pinmap/*.deb "$1"'
-	in_system unshare --mount --propagation unchanged bash -c "$build" bash "$1" "$KREL"
+		dpkg-buildpackage -us -uc -d "${@:3}" && mv /tmp/pinmap/*.deb "$1"'
+	local options=(-b) environment=()
+	# Packages for all architectures are made with those for x86-64.
+	if [ -n "$CROSS" ]; then
+		options=(-B -a "$DEBIAN_ARCH")
+		environment=("CC=${CROSS}gcc-14" "NATIVE=$1/pinmap")
+	fi
+	in_system unshare --mount --propagation unchanged env "${environment[@]}" \
+		bash -c "$build" bash "$1" "$KREL" "${options[@]}"
 }

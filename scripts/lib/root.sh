@@ -79,13 +79,26 @@ root_mirror() {
 }
 
 # system_ensure: sets SYSTEM, a Debian system with the build root's packages and SYSTEM_PACKAGES. In
-# the VM it is at /system, for programs that are not static (scripts/vm --system).
+# the VM it is at /system, for programs that are not static (scripts/vm --system). For arm64 it is
+# the same system with what builds packages for arm64.
 system_ensure() {
-	[ "$ARCH" = x86_64 ] || die "there is no Debian system for $ARCH"
 	root_ensure
-	SYSTEM=$CACHE/roots/system-$({ root_key; echo "${SYSTEM_PACKAGES[*]}"; } | hash_of)
-	[ -e "$SYSTEM" ] ||
-		locked system root_extend "$SYSTEM" "Python and what packages need" system_install
+	local system cross
+	system=$CACHE/roots/system-$({ ARCH=x86_64 root_key; echo "${SYSTEM_PACKAGES[*]}"; } | hash_of)
+	[ -e "$system" ] || {
+		local ROOT
+		ROOT=$CACHE/roots/$(ARCH=x86_64 root_key)
+		locked system root_extend "$system" "Python and what packages need" system_install
+	}
+	SYSTEM=$system
+	[ "$ARCH" != x86_64 ] || return 0
+	cross=$system-$ARCH-$(root_key)
+	[ -e "$cross" ] || {
+		local ROOT=$system
+		locked cross-system root_extend "$cross" "what building packages for $ARCH takes" \
+			cross_install
+	}
+	SYSTEM=$cross
 }
 
 # root_extend DIRECTORY WHAT COMMAND: makes DIRECTORY, a copy of the root in which COMMAND has

@@ -14,7 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PAGE ((size_t)4096)
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)

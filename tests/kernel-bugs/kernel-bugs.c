@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Faults of the kernel, without pinmap: the kernel's own module test_hmm has pages of a device, and
- * each command of this program does with them what one fault needs. See docs/kernel-bugs.md.
+ * each command of this program but the last does with them what one fault needs. See
+ * docs/kernel-bugs.md.
  *
  * Without the fault a command ends by itself, with exit status 0 and no message of the kernel's.
  */
@@ -9,12 +10,14 @@
 #include <dirent.h>
 #include <err.h>
 #include <fcntl.h>
+#include <linux/vfio.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -373,12 +376,46 @@ static int hmm_range(void)
 	return wrong;
 }
 
+/* Has VFIO switch on the MSI of the function, which vfio-pci is bound to. */
+static int msi(const char *function)
+{
+	struct {
+		struct vfio_irq_set set;
+		int32_t eventfd;
+	} vector = {
+		.set = { .argsz = sizeof(vector),
+			 .flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
+			 .index = VFIO_PCI_MSI_IRQ_INDEX,
+			 .count = 1 },
+		.eventfd = eventfd(0, 0),
+	};
+	char path[128], target[128] = "";
+	int container = open("/dev/vfio/vfio", O_RDWR), group;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/iommu_group", function);
+	if (readlink(path, target, sizeof(target) - 1) < 0)
+		err(1, "%s", path);
+	snprintf(path, sizeof(path), "/dev/vfio%s", strrchr(target, '/'));
+	group = open(path, O_RDWR);
+	if (group < 0 || ioctl(group, VFIO_GROUP_SET_CONTAINER, &container) ||
+	    ioctl(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU))
+		err(1, "%s", path);
+	device = ioctl(group, VFIO_GROUP_GET_DEVICE_FD, function);
+	if (device < 0)
+		err(1, "%s", function);
+	if (ioctl(device, VFIO_DEVICE_SET_IRQS, &vector))
+		err(1, "VFIO_DEVICE_SET_IRQS");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *command = argc > 1 ? argv[1] : "";
 
 	if (!strcmp(command, "deadlock"))
 		return deadlock();
+	if (!strcmp(command, "msi") && argc > 2)
+		return msi(argv[2]);
 	device = open_device(0);
 	if (!strcmp(command, "freed-early"))
 		return freed_early(argc > 2);

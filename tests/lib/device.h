@@ -12,7 +12,6 @@
 #include <linux/pinmap.h>
 #include <sys/ioctl.h>
 
-#define PAGE ((size_t)4096)
 #define MIB ((size_t)1 << 20)
 #define HUGE (2 * MIB)
 

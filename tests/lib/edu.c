@@ -17,7 +17,13 @@ enum {
 };
 
 enum { DMA_RUN = 1 << 0, DMA_TO_MEMORY = 1 << 1, DMA_IRQ = 1 << 2 };
-enum { BUFFER = 0x40000, IDENTITY_LOW = 0xed };
+enum { BUFFER = 0x40000, BUFFER_SIZE = 4096, IDENTITY_LOW = 0xed };
+
+/* What the device moves of so many bytes: of a page of more than 4 KiB its beginning. */
+static size_t moved(size_t length)
+{
+	return length > BUFFER_SIZE && length <= PAGE ? BUFFER_SIZE : length;
+}
 
 struct edu edu_open(int fd)
 {
@@ -27,7 +33,7 @@ struct edu edu_open(int fd)
 	if (info.out_kind == PINMAP_KIND_PAGED)
 		SKIP("needs a device whose registers a program has");
 	edu.bar = SYS(
-		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, info.out_bars[0].offset));
+		mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, info.out_bars[0].offset));
 	CHECK_EQ(edu_register(&edu, EDU_IDENTITY) & 0xff, IDENTITY_LOW);
 	/* a transfer of the previous owner may be in flight still */
 	edu_wait(&edu);
@@ -36,7 +42,7 @@ struct edu edu_open(int fd)
 
 void edu_close(struct edu *edu)
 {
-	SYS(munmap((void *)edu->bar, 4096));
+	SYS(munmap((void *)edu->bar, PAGE));
 	edu->bar = NULL;
 }
 
@@ -65,7 +71,7 @@ void edu_settle(const char *bdf)
 {
 	int file = SYS(open(pci_path(bdf, "resource0"), O_RDWR | O_CLOEXEC));
 	struct edu edu = { .bar = SYS(
-				   mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) };
+				   mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) };
 
 	edu_wait(&edu);
 	edu_close(&edu);
@@ -94,7 +100,8 @@ void edu_start(const struct edu *edu, enum edu_direction direction, uint64_t dev
 
 	/* the device ignores orders while it is busy */
 	CHECK(!edu_busy(edu));
-	CHECK(length <= 4096 && (uintptr_t)device_addr == device_addr);
+	length = moved(length);
+	CHECK(length <= BUFFER_SIZE && (uintptr_t)device_addr == device_addr);
 	set_long(edu, DMA_SOURCE, direction == EDU_WRITES ? BUFFER : device_addr);
 	set_long(edu, DMA_TARGET, direction == EDU_WRITES ? device_addr : BUFFER);
 	set_long(edu, DMA_LENGTH, length);
@@ -130,14 +137,15 @@ void edu_load(const struct edu *edu, unsigned char seed)
 	munmap(page, PAGE);
 }
 
-void edu_store(const struct edu *edu, char buffer[4096])
+void edu_store(const struct edu *edu, char buffer[PAGE])
 {
 	char *page = bounce();
 	struct registration registration = register_memory(edu->fd, page, PAGE, WRITE);
 
 	edu_writes(edu, registration.device_addr, PAGE);
 	release(edu->fd, registration.handle);
-	memcpy(buffer, page, PAGE);
+	for (size_t at = 0; at < PAGE; at += BUFFER_SIZE)
+		memcpy(buffer + at, page, BUFFER_SIZE);
 	munmap(page, PAGE);
 }
 
@@ -183,7 +191,7 @@ bool pattern_is(const void *memory, size_t length, unsigned char seed)
 {
 	const unsigned char *bytes = memory;
 
-	for (size_t i = 0; i < length; i++)
+	for (size_t i = 0; i < moved(length); i++)
 		if (bytes[i] != pattern_byte(i, seed))
 			return false;
 	return true;
@@ -202,7 +210,7 @@ bool bytes_are(const void *memory, size_t length, unsigned char byte)
 void check_reaches(const char *file, int line, const struct edu *edu, uint64_t device_addr,
 		   void *memory, size_t length)
 {
-	char buffer[4096];
+	char buffer[PAGE];
 
 	pattern_fill(memory, length, 0x31);
 	edu_reads(edu, device_addr, length);

@@ -3,8 +3,8 @@
  * QEMU's edu, driven through its BAR.
  *
  * It has a buffer of 4 KiB and moves up to that much between it and memory, about 100 ms after it
- * was told to, at once. Until then the transfer is "in flight": that is when most tests pull the
- * memory away.
+ * was told to, at once. Of a larger page it moves the beginning, and pattern_is() looks at no more
+ * of it. Until then the transfer is "in flight": that is when most tests pull the memory away.
  */
 #ifndef TESTS_EDU_H
 #define TESTS_EDU_H
@@ -78,7 +78,7 @@ void edu_writes(const struct edu *edu, uint64_t device_addr, size_t length);
 /* Fills the device's buffer with a pattern, through a page registered for the moment. */
 void edu_load(const struct edu *edu, unsigned char seed);
 /* Reads the device's buffer, through a page registered for the moment. */
-void edu_store(const struct edu *edu, char buffer[4096]);
+void edu_store(const struct edu *edu, char buffer[PAGE]);
 
 /* Lets the device write one page again and again until edu_repeat_end(). */
 void edu_repeat(struct edu *edu, uint64_t device_addr);

@@ -123,8 +123,11 @@ struct memory memory_new(enum memory_kind kind, size_t length)
 	struct memory memory = { .length = length, .fd = -1 };
 	int flags = MAP_FIXED | (private ? MAP_PRIVATE : MAP_SHARED);
 
-	if (kind == HUGETLB || kind == THP)
+	if (kind == HUGETLB || kind == THP) {
+		if (PAGE != 4096)
+			SKIP("huge pages are 2 MiB only where pages are 4 KiB");
 		memory.length = (length + HUGE - 1) & ~(HUGE - 1);
+	}
 	memory.addr = address_space(memory.length, HUGE);
 	memory.fd = file_of(kind, memory.length);
 	if (memory.fd < 0)
@@ -221,7 +224,7 @@ int keep_page(const void *page)
 	return ends[0];
 }
 
-void read_kept_page(int pipe, char content[4096])
+void read_kept_page(int pipe, char content[PAGE])
 {
 	int ends[2];
 

@@ -76,7 +76,7 @@ bool is_thp(const void *addr);
  * page was pinned, so that it does not matter for that.
  */
 int keep_page(const void *page);
-void read_kept_page(int pipe, char content[4096]);
+void read_kept_page(int pipe, char content[PAGE]);
 
 /* Makes a memfd of so many bytes, none of which have pages yet. */
 int new_memfd(size_t length, unsigned int flags);

@@ -75,7 +75,7 @@ void uffd_await(int uffd, const void *page)
 
 void uffd_supply(int uffd, void *page, char byte)
 {
-	char content[4096];
+	char content[PAGE];
 	struct uffdio_copy copy = { .dst = (uintptr_t)page,
 				    .src = (uintptr_t)content,
 				    .len = PAGE };

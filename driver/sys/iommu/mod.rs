@@ -39,7 +39,7 @@ pub(crate) use self::{lent::Lender, lent::Row};
 
 use self::footprint::Footprint;
 use super::{helpers, pci::Function};
-use crate::logic::{place::Space, span::Span};
+use crate::logic::{place::Space, span::Span, too_large_page};
 use core::{mem, ptr::NonNull};
 use kernel::{
     alloc::AllocError,
@@ -63,6 +63,8 @@ pub(crate) enum Unfit {
     UnsafeInterrupts,
     /// Firmware demands that this range stays mapped.
     Firmware(Span),
+    /// The smallest page of the IOMMU, which is larger than the kernel's.
+    LargePages(u64),
     /// A call has failed.
     Failed(Error),
 }
@@ -183,6 +185,9 @@ impl Domain {
             let domain = page_table.0.as_ptr();
             ((*domain).geometry, (*domain).pgsize_bitmap)
         };
+        if let Some(size) = too_large_page(page_sizes as u64) {
+            return Err(Unfit::LargePages(size));
+        }
         let aperture =
             Span::from_bounds(geometry.aperture_start, geometry.aperture_end).ok_or(EINVAL)?;
         let current = Current {

@@ -156,7 +156,7 @@ TEST(values)
 	/* more than there is, and more than there could be */
 	CHECK_ERR(ENOMEM, try_alloc(fd, 0, 1ULL << 50, &args));
 	CHECK_EQ(args.fail.reason, PINMAP_FAIL_MEMORY);
-	CHECK_ERR(ENOMEM, try_alloc(fd, COMBINED, ~0ULL << 12, &args));
+	CHECK_ERR(ENOMEM, try_alloc(fd, COMBINED, -(uint64_t)PAGE, &args));
 	args = (struct pinmap_alloc){ .size = sizeof(args), .length = PAGE, .node = 1 };
 	CHECK_ERR(EINVAL, try_ioctl(fd, PINMAP_ALLOC, &args));
 	args = (struct pinmap_alloc){ .size = sizeof(args), .length = PAGE, .__reserved = 1 };

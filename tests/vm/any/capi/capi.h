@@ -8,8 +8,6 @@
 #include <pinmap.h>
 #include <string.h>
 
-#define PAGE ((size_t)4096)
-
 /* For calls that return something, or NULL and an error. */
 #define MADE(call)									\
 	({										\

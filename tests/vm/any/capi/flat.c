@@ -94,7 +94,7 @@ TEST(file_is_shared_with_the_device)
 	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	int fd = SYS(memfd_create("capi", 0));
 	struct pinmap_memory *file;
-	char content[4096];
+	char content[PAGE];
 
 	SYS(ftruncate(fd, 3 * PAGE));
 	file = MADE(pinmap_register_file(device, fd, PAGE, 2 * PAGE, NULL));

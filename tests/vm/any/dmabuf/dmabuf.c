@@ -219,7 +219,7 @@ TEST(two_devices)
 	struct registration memory;
 	struct pinmap_import import;
 	struct edu edus[2];
-	char buffer[4096];
+	char buffer[PAGE];
 	uint64_t addr;
 
 	need_device(1);
@@ -288,7 +288,7 @@ TEST_EACH(other_process, sources)
 		struct pinmap_import import = import_buffer(fd, dma_buf);
 		struct edu edu = edu_open(fd);
 		uint64_t addr = map(fd, import.out_handle, PINMAP_MAP_WRITE, 0);
-		char buffer[4096];
+		char buffer[PAGE];
 
 		edu_reads(&edu, addr, PAGE);
 		edu_store(&edu, buffer);

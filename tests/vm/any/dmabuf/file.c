@@ -190,7 +190,7 @@ TEST(file_view_truncated)
 {
 	int fd = open_device(0), file = new_memfd(4 * PAGE, 0), dma_buf;
 	struct pinmap_register_fd part = register_fd(fd, file, 0, 4 * PAGE, WRITE | NO_MAP);
-	char *view, content[4096];
+	char *view, content[PAGE];
 
 	dma_buf = export_buffer(fd, part.out_handle, EXPORT_WRITE);
 	view = view_of(dma_buf, 4 * PAGE);

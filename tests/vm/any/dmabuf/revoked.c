@@ -101,7 +101,7 @@ TEST_EACH(revoked_reach, ends, .faults = true)
 {
 	struct revoked it = revoked_new();
 	struct edu edu = edu_open(it.other);
-	char content[4096];
+	char content[PAGE];
 	uint64_t addr;
 	int alias;
 

@@ -38,7 +38,7 @@ TEST_EACH(fd_both_ways, kinds)
 	size_t first = 2 * PAGE, length = memory.length - 4 * PAGE, last = length - PAGE;
 	struct pinmap_register_fd registration;
 	struct pinmap_query query;
-	char content[4096];
+	char content[PAGE];
 	struct edu edu;
 	long long pins;
 
@@ -83,7 +83,7 @@ TEST(fd_hole)
 	int fd = open_device(0), file = new_memfd(16 * MIB, 0);
 	long long pins = pins_held();
 	struct pinmap_register_fd registration;
-	char content[4096];
+	char content[PAGE];
 
 	registration = register_fd(fd, file, 4 * MIB, 3 * PAGE, WRITE);
 	CHECK_PINS(pins + 3);
@@ -118,7 +118,7 @@ TEST(fd_arguments)
 		{ 1, PAGE, EINVAL },
 		{ 0, PAGE + 1, EINVAL },
 		{ 1ULL << 63, PAGE, EINVAL },
-		{ ~0ULL - 0xfff, 2 * PAGE, EOVERFLOW },
+		{ -(uint64_t)PAGE, 2 * PAGE, EOVERFLOW },
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(ranges); i++) {
 		args = fd_args(file, ranges[i].offset, ranges[i].length, 0);
@@ -209,7 +209,7 @@ TEST(fd_truncated)
 	int fd = open_device(0), file = new_memfd(4 * PAGE, 0);
 	struct pinmap_register_fd registration;
 	long long pins = pins_held();
-	char content[4096];
+	char content[PAGE];
 	struct edu edu;
 
 	skip_without_dma(fd);

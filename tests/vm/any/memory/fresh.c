@@ -76,7 +76,7 @@ static void leave_behind(size_t length)
 }
 
 /* Reads memory by the device. */
-static void device_reads(int fd, uint64_t device_addr, char content[4096])
+static void device_reads(int fd, uint64_t device_addr, char content[PAGE])
 {
 	if (get_info(fd).out_kind == PINMAP_KIND_FLAT) {
 		struct edu edu = edu_open(fd);
@@ -123,7 +123,7 @@ TEST_EACH(fallocated_shows_nothing_old, kinds)
 	size_t length = 16 * MIB;
 	int fd = open_device(0), file = new_file(row, length), dma_buf;
 	struct pinmap_register_fd part;
-	char content[4096], *view;
+	char content[PAGE], *view;
 
 	leave_behind(2 * length);
 	SYS(fallocate(file, 0, 0, (off_t)length));
@@ -152,7 +152,7 @@ TEST_EACH(fallocated_keeps_what_is_written, kinds)
 	size_t length = 4 * MIB, other = length - 3 * PAGE;
 	int fd = open_device(0), file = new_file(row, length), dma_buf;
 	struct pinmap_register_fd part;
-	char content[4096], *view;
+	char content[PAGE], *view;
 
 	SYS(fallocate(file, 0, 0, (off_t)length));
 	part = register_fd(fd, file, 0, length, WRITE);
@@ -239,7 +239,7 @@ TEST(mixed_with_what_is_there)
 	size_t length = PAGES * PAGE;
 	int fd = open_device(0), file = new_memfd(length, 0), dma_buf;
 	struct pinmap_register_fd part;
-	char content[4096], *memory, *view;
+	char content[PAGE], *memory, *view;
 	unsigned int in_swap = 0;
 	long long written;
 

@@ -156,7 +156,7 @@ static void change(const struct arena *arena)
 static uint64_t any_length(void)
 {
 	static const uint64_t odd[] = { 0,          1,          PAGE - 1, PAGE + 1,
-					1ULL << 40, 1ULL << 63, ~0ULL,    ~0ULL - 4095 };
+					1ULL << 40, 1ULL << 63, ~0ULL,    -(uint64_t)PAGE };
 
 	return chance(24) ? (1 + chance(6)) * PAGE : odd[chance(ARRAY_SIZE(odd))];
 }
@@ -164,7 +164,7 @@ static uint64_t any_length(void)
 static uint64_t any_address(const struct arena *arena)
 {
 	static const uint64_t odd[] = {
-		0, 1, 1ULL << 47, (1ULL << 47) - 2 * PAGE, ~0ULL, ~0ULL - 4095, 1ULL << 63
+		0, 1, 1ULL << 47, (1ULL << 47) - 2 * PAGE, ~0ULL, -(uint64_t)PAGE, 1ULL << 63
 	};
 
 	return chance(24) ? (uintptr_t)arena->memory + chance(PAGES) * PAGE + (chance(32) ? 0 : 8) :
@@ -184,7 +184,7 @@ static uint64_t any_device_addr(const struct arena *arena)
 		1ULL << 48,
 		(1ULL << 48) - PAGE,
 		~0ULL,
-		~0ULL - 4095,
+		-(uint64_t)PAGE,
 	};
 
 	return chance(2) ? (uintptr_t)arena->memory + chance(PAGES) * PAGE

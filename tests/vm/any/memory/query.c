@@ -157,7 +157,7 @@ TEST(preflight_agrees)
 		{ (uintptr_t)memory, PAGE, 0, 0, 12 }, /* no room */
 		{ (uintptr_t)memory, 0, 0, 0, 0 },
 		{ (uintptr_t)memory + 1, PAGE, 0, 0, 0 },
-		{ ~0ULL - 0xfff, 2 * PAGE, 0, 0, 0 },
+		{ -(uint64_t)PAGE, 2 * PAGE, 0, 0, 0 },
 		{ 0xffff888000000000, PAGE, 0, 0, 0 },
 		{ (uintptr_t)memory, PAGE, 0, FIXED | IDENTITY, 0 },
 		{ (uintptr_t)memory, PAGE, 0, 1U << 30, 0 },

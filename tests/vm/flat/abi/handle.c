@@ -172,7 +172,7 @@ TEST(map_arguments)
 	CHECK_ERR(EINVAL, try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail));
 	address = 0x20000000;
 	CHECK_ERR(EINVAL, try_map(fd, read_only.handle, 0, &address, &fail));
-	address = ~0ULL - 0xfff;
+	address = -(uint64_t)PAGE;
 	CHECK_ERR(EOVERFLOW, try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail));
 	address = other.device_addr - PAGE;
 	result = try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail);
@@ -182,7 +182,7 @@ TEST(map_arguments)
 	result = try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &fail, PINMAP_FAIL_RESERVED, 0);
 	if (last != UINT64_MAX) {
-		address = last - 0xfff;
+		address = last - (PAGE - 1);
 		result = try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail);
 		check_fail(__FILE__, __LINE__, result, ENOSPC, &fail, PINMAP_FAIL_APERTURE, 0);
 		CHECK_EQ(fail.allowed, last);

@@ -48,7 +48,7 @@ TEST(fixed)
 	int fd = open_device(0);
 	struct pinmap_info info = get_info(fd);
 	struct pinmap_register args;
-	uint64_t last = (info.out_aperture_last & ~0xfffULL);
+	uint64_t last = (info.out_aperture_last & -(uint64_t)PAGE);
 
 	CHECK_OK(try_fixed(fd, memory, PAGE, 0x12345000, 0, &args));
 	CHECK_EQ(args.device_addr, 0x12345000);
@@ -106,13 +106,13 @@ TEST(fixed_reserved)
 	result = try_fixed(fd, memory, PAGE, msi.out_start, 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_RESERVED,
 		   msi.out_start);
-	result = try_fixed(fd, memory, PAGE, msi.out_last & ~0xfffULL, 0, &args);
+	result = try_fixed(fd, memory, PAGE, msi.out_last & -(uint64_t)PAGE, 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_RESERVED,
 		   msi.out_start);
 	result = try_fixed(fd, memory, 2 * PAGE, msi.out_start - PAGE, 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_RESERVED,
 		   msi.out_start);
-	result = try_fixed(fd, memory, 2 * PAGE, msi.out_last - 0xfff, 0, &args);
+	result = try_fixed(fd, memory, 2 * PAGE, msi.out_last - (PAGE - 1), 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_RESERVED,
 		   msi.out_start);
 	/* memory up to the taken range, and right behind it */
@@ -157,7 +157,7 @@ TEST(fixed_outside)
 	result = try_fixed(fd, memory + PAGE, PAGE, last + 1, 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_APERTURE, 0);
 	CHECK_EQ(args.fail.allowed, last);
-	result = try_fixed(fd, memory + PAGE, 2 * PAGE, last - 0xfff, 0, &args);
+	result = try_fixed(fd, memory + PAGE, 2 * PAGE, last - (PAGE - 1), 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_APERTURE, 0);
 	result = try_fixed(fd, memory + PAGE, PAGE, 0xffff888000000000, 0, &args);
 	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_APERTURE, 0);

@@ -23,7 +23,7 @@ static int try_range(int fd, uint64_t addr, uint64_t length, uint32_t flags, uin
 
 TEST(overflow)
 {
-	static const uint64_t last_page = ~0ULL - 0xfff;
+	static const uint64_t last_page = -(uint64_t)PAGE;
 	uint64_t addr = (uintptr_t)anon(2);
 	int fd = open_device(0);
 
@@ -36,7 +36,7 @@ TEST(overflow)
 	CHECK_ERR(EOVERFLOW, try_range(fd, addr, 2 * PAGE, FIXED, last_page));
 	/* addresses that make no sense without an overflow */
 	CHECK_ERR(EINVAL, try_range(fd, addr, 1ULL << 62, 0, 0));
-	CHECK_ERR(EINVAL, try_range(fd, PAGE, INT64_MAX - 0xfff, 0, 0));
+	CHECK_ERR(EINVAL, try_range(fd, PAGE, INT64_MAX - (PAGE - 1), 0, 0));
 	CHECK_ERR(EINVAL, try_range(fd, PAGE, 1ULL << 63, 0, 0));
 	CHECK_EQ(get_info(fd).out_registrations, 0);
 }

@@ -65,7 +65,7 @@ static struct used use(uint32_t flags)
 /* Checks that the device cannot write to the page any more. */
 static void check_cut_off(const struct used *used, uint64_t device_addr)
 {
-	char buffer[4096];
+	char buffer[PAGE];
 
 	edu_writes(&used->edu, device_addr, PAGE);
 	CHECK(bytes_are(used->memory.alias, PAGE, 0x21));
@@ -346,7 +346,7 @@ TEST(alias_read_only, .faults = true)
 {
 	struct used used = use(WRITE);
 	uint64_t second = map(used.fd, used.registration.handle, 0, 0);
-	char buffer[4096];
+	char buffer[PAGE];
 
 	edu_writes(&used.edu, second, PAGE);
 	CHECK(bytes_are(used.memory.addr, PAGE, 0x21));

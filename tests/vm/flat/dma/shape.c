@@ -64,7 +64,7 @@ static void check_border(const struct edu *edu, const struct registration *regis
 			 size_t page)
 {
 	uint64_t device_addr = registration->device_addr + page * PAGE - PAGE / 2;
-	char *memory = registration->addr + page * PAGE - PAGE / 2, before[4096], buffer[4096];
+	char *memory = registration->addr + page * PAGE - PAGE / 2, before[PAGE], buffer[PAGE];
 
 	memcpy(before, memory, PAGE);
 	edu_reads(edu, device_addr, PAGE);
@@ -87,7 +87,7 @@ TEST_EACH(shape, shapes)
 		register_memory(fd, mixture.memory + row->first * PAGE, row->count * PAGE, WRITE);
 	const struct iommu_table *table;
 	size_t steps[] = { 1, 12, 36, 512 - row->first % 512, row->count - 1 };
-	char buffer[4096];
+	char buffer[PAGE];
 
 	CHECK_PINS(pins + (long long)row->count);
 	/* the first and the last byte */

@@ -507,7 +507,7 @@ TEST(unmap_fails, .faults = true, .leaks = 3)
 
 	/* the device reaches nothing even as a bus master */
 	bar = SYS(open(pci_path(device.bdf, "resource0"), O_RDWR | O_CLOEXEC));
-	edu.bar = SYS(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, bar, 0));
+	edu.bar = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, bar, 0));
 	pci_set_master(device.bdf);
 	edu_writes(&edu, registration.device_addr, PAGE);
 	CHECK(bytes_are(memory.addr, 3 * PAGE, 0x21));

@@ -209,7 +209,7 @@ TEST_EACH(stale, ways, .faults = true)
 {
 	struct pci_device device = need_device(0);
 	struct memory memory = memory_new(row->kind, row->pages * PAGE);
-	char *page = memory.addr + (row->first + row->gone) * PAGE, content[4096];
+	char *page = memory.addr + (row->first + row->gone) * PAGE, content[PAGE];
 	int fd = open_device(0), eventfd_ = SYS(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), kept = -1;
 	struct edu edu = edu_open(fd);
 	long long pins = pins_held();
@@ -251,7 +251,7 @@ TEST_EACH(stale, ways, .faults = true)
 	edu_load(&edu, 18);
 	edu_writes(&edu, target, PAGE);
 	if (kept >= 0) {
-		char later[4096];
+		char later[PAGE];
 
 		read_kept_page(kept, later);
 		CHECK(!memcmp(content, later, PAGE));

@@ -146,7 +146,7 @@ TEST(cut_off_before_the_answer, .faults = true, .leaks = 3)
 	edu_close(&edu);
 	/* the memory does not go when the device does */
 	file = SYS(open(pci_path(device.bdf, "resource0"), O_RDWR | O_CLOEXEC));
-	edu.bar = SYS(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+	edu.bar = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
 
 	hog_begin(threads, others, &stop);
 	error = try_release(fd, registration.handle);

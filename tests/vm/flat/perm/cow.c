@@ -59,7 +59,7 @@ static struct family split(char *page, enum who writes)
 TEST_EACH(cow, cows)
 {
 	struct memory memory = memory_new(row->kind, PAGE);
-	char *page = memory.addr, buffer[4096];
+	char *page = memory.addr, buffer[PAGE];
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
 	struct registration registration;

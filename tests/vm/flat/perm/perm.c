@@ -53,8 +53,8 @@ TEST_EACH(both_ways, kinds)
 }
 
 /* Memory that is part of the program itself. */
-static char data[2 * 4096] __attribute__((aligned(4096))) = { 1 };
-static char bss[2 * 4096] __attribute__((aligned(4096)));
+static char data[2 * PAGE] __attribute__((aligned(PAGE))) = { 1 };
+static char bss[2 * PAGE] __attribute__((aligned(PAGE)));
 
 static void share(void *memory)
 {
@@ -70,7 +70,7 @@ static void share(void *memory)
 
 TEST(program_memory)
 {
-	char stack[2 * 4096] __attribute__((aligned(4096)));
+	char stack[2 * PAGE] __attribute__((aligned(PAGE)));
 	char *heap = aligned_alloc(PAGE, PAGE);
 
 	stack[0] = 1;
@@ -105,7 +105,7 @@ TEST(zero_page, .faults = true)
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
 	char *memory = SYS(mmap(NULL, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
-	     buffer[4096];
+	     buffer[PAGE];
 	struct registration registration = register_memory(fd, memory, 4 * PAGE, 0);
 
 	edu_load(&edu, 5);
@@ -120,7 +120,7 @@ TEST(read_only_vma)
 {
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
-	char *memory = anon(4), buffer[4096];
+	char *memory = anon(4), buffer[PAGE];
 	struct registration registration;
 
 	pattern_fill(memory + 2 * PAGE, PAGE, 9);
@@ -156,7 +156,7 @@ TEST(read_only_registration, .smoke = true, .faults = true)
 	struct pci_device device = need_device(0);
 	int fd = open_device(0), kmsg = kmsg_open();
 	struct edu edu = edu_open(fd);
-	char *memory = anon(2), buffer[4096];
+	char *memory = anon(2), buffer[PAGE];
 	struct registration registration = register_memory(fd, memory, 2 * PAGE, 0);
 	const struct iommu_table *table;
 	bool reported = false;
@@ -192,7 +192,7 @@ TEST(shared_file)
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
 	struct registration registration;
-	char buffer[4096];
+	char buffer[PAGE];
 
 	CHECK_REGISTER_FAILS(fd, memory.addr, 4 * PAGE, WRITE, EFAULT, PINMAP_FAIL_FILE,
 			     memory.addr);

@@ -245,7 +245,7 @@ TEST(exit_with_file_elsewhere, .faults = true)
 /* Memory that vfork()'s child registers belongs to the address space that both share. */
 TEST(vfork_child_registers)
 {
-	static char page[4096] __attribute__((aligned(4096)));
+	static char page[PAGE] __attribute__((aligned(PAGE)));
 	static int result;
 	int fd = open_device(0);
 	static struct registration registration;

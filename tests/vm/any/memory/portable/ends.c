@@ -18,7 +18,7 @@ TEST(portable_stale, .faults = true)
 	struct registration registration;
 	struct edu second;
 	long long pins;
-	char *memory, copy[4096];
+	char *memory, copy[PAGE];
 	int fd, other, kept;
 
 	need_two();

@@ -57,7 +57,7 @@ TEST(portable_file_is_reached_by_both)
 {
 	struct file_pair pair = file_pair_new();
 	struct edu first = edu_open(pair.fd), second = edu_open(pair.other);
-	char buffer[4096];
+	char buffer[PAGE];
 
 	edu_load(&first, 31);
 	edu_writes(&first, pair.part.device_addr + PAGE, PAGE);

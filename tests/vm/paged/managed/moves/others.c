@@ -115,7 +115,7 @@ TEST_EACH(moved_io_uring, page_sizes)
 /* A page in a pipe stays at home, with what it had. */
 TEST_EACH(moved_vmsplice, page_sizes)
 {
-	char *memory = block_of(row->huge), content[4096];
+	char *memory = block_of(row->huge), content[PAGE];
 	int fd = open_gpu(), pipe;
 	struct gpu_queue queue = queue_new(fd);
 
