@@ -25,7 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, HUGE = 2 << 20, PAGES = HUGE / PAGE };
+enum { HUGE = 2 << 20, PAGES = HUGE / PAGE };
 
 /* The struct of lib/test_hmm_uapi.h. */
 struct hmm_dmirror_cmd {

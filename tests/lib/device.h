@@ -13,7 +13,8 @@
 #include <sys/ioctl.h>
 
 #define MIB ((size_t)1 << 20)
-#define HUGE (2 * MIB)
+/* What an entry of the table above the last maps: a huge page. */
+#define HUGE (PAGE / 8 * PAGE)
 
 /* Short names for flags of REGISTER. */
 enum {

@@ -123,11 +123,8 @@ struct memory memory_new(enum memory_kind kind, size_t length)
 	struct memory memory = { .length = length, .fd = -1 };
 	int flags = MAP_FIXED | (private ? MAP_PRIVATE : MAP_SHARED);
 
-	if (kind == HUGETLB || kind == THP) {
-		if (PAGE != 4096)
-			SKIP("huge pages are 2 MiB only where pages are 4 KiB");
+	if (kind == HUGETLB || kind == THP)
 		memory.length = (length + HUGE - 1) & ~(HUGE - 1);
-	}
 	memory.addr = address_space(memory.length, HUGE);
 	memory.fd = file_of(kind, memory.length);
 	if (memory.fd < 0)

@@ -203,6 +203,7 @@ TEST(registered_memory_is_pinned)
 	};
 	struct pinmap_memory *whole, *part;
 	uint64_t translated;
+	char words[32];
 
 	memset(memory, 1, 4 * PAGE);
 	whole = MADE(pinmap_register(device, memory, 2 * PAGE, NULL));
@@ -214,14 +215,16 @@ TEST(registered_memory_is_pinned)
 	CHECK_EQ(capi_address(part, 3) % PAGE, 8);
 	DONE(pinmap_translate(device, memory + PAGE + 1, &translated));
 	CHECK_EQ(translated, capi_address(whole, PAGE + 1));
+	snprintf(words, sizeof(words), "has %zu", 2 * PAGE);
 	REFUSED(pinmap_device_address(whole, 2 * PAGE, &translated), EINVAL, INVALID_INPUT,
-		"has 8192");
+		words);
 	/* The device stays open for the memory. */
 	pinmap_close(device);
 	CHECK_PINS(pins + 4);
 	DONE(pinmap_sync_for_device(whole, 0, 2 * PAGE));
 	DONE(pinmap_sync_for_cpu(part, 0, PAGE));
-	REFUSED(pinmap_sync_for_cpu(part, 1, PAGE), EINVAL, INVALID_INPUT, "has 4096");
+	snprintf(words, sizeof(words), "has %zu", PAGE);
+	REFUSED(pinmap_sync_for_cpu(part, 1, PAGE), EINVAL, INVALID_INPUT, words);
 	DONE(pinmap_release(part));
 	CHECK_PINS(pins + 2);
 	DONE(pinmap_release(whole));

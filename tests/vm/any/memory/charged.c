@@ -25,7 +25,7 @@ static const struct waiting {
 	size_t length; /* of each thread's memory, of which the first page is missing */
 	size_t each; /* what each call keeps at least: arrays */
 } calls[] = {
-	{ "register", false, 256, 4 * MIB, 7 * 1024 },
+	{ "register", false, 256, 1024 * PAGE, 7 * 1024 },
 	{ "register_buffers", true, 32, MANY * PAGE, 96 * 1024 },
 };
 

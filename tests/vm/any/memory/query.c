@@ -260,8 +260,8 @@ static void begin_slow(struct slow *late, int fd, uint32_t flags)
 {
 	late->fd = fd;
 	late->flags = flags;
-	late->length = 16 * MIB;
-	late->missing = 9 * MIB;
+	late->length = 4096 * PAGE;
+	late->missing = 2304 * PAGE;
 	late->memory = anon(late->length / PAGE);
 	SYS(madvise(late->memory + late->missing, PAGE, MADV_DONTNEED));
 	late->uffd = uffd_new(late->memory + late->missing, PAGE);
@@ -281,7 +281,7 @@ TEST(progress)
 	CHECK_EQ(query.handle, 0);
 	CHECK_EQ(query.out_base, (uintptr_t)late.memory);
 	CHECK_EQ(query.out_length, late.length);
-	CHECK(query.out_pinned >= 4 * MIB && query.out_pinned <= late.missing);
+	CHECK(query.out_pinned >= 1024 * PAGE && query.out_pinned <= late.missing);
 	CHECK_EQ(query.out_nr_mappings, 0);
 	uffd_supply(late.uffd, late.memory + late.missing, 1);
 	CHECK_OK(-pthread_join(late.thread, NULL));

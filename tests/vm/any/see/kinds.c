@@ -35,7 +35,7 @@ TEST(file_is_seen)
 
 	CHECK_TOTAL(own.out_pinned, 1, 4 * PAGE);
 	CHECK_TOTAL(own.out_mapped, 1, 4 * PAGE);
-	CHECK_EQ(fdinfo(fd, "pinned"), 16);
+	CHECK_EQ(fdinfo(fd, "pinned"), 4 * PAGE / 1024);
 	CHECK_EQ(fdinfo(fd, "mappings"), 1);
 	debugfs_path(&device, path);
 	check_line(path, fd, "file", part.out_handle, "r", "live", hexadecimal(part.device_addr));
@@ -71,10 +71,10 @@ TEST(import_is_seen)
 	CHECK_TOTAL(own.out_pinned, 1, 4 * PAGE);
 	CHECK_TOTAL(own.out_shared, 1, 4 * PAGE);
 	CHECK_TOTAL(own.out_mapped, 2, 8 * PAGE);
-	CHECK_EQ(fdinfo(fd, "shared"), 16);
+	CHECK_EQ(fdinfo(fd, "shared"), 4 * PAGE / 1024);
 	CHECK_EQ(fdinfo(fd, "objects"), 2);
 	close(dma_buf);
-	CHECK_EQ(fdinfo(fd, "shared"), 16);
+	CHECK_EQ(fdinfo(fd, "shared"), 4 * PAGE / 1024);
 	SYS(munmap(memory.addr, PAGE));
 	CHECK(WAIT_FOR(2000,
 		       fdinfo(fd, "stale") == 2 && !fdinfo(fd, "shared") && !fdinfo(fd, "pinned")));
@@ -139,7 +139,7 @@ TEST(guest_in_fdinfo)
 
 	CHECK_EQ(fdinfo(guest.other, "objects"), 1);
 	CHECK_EQ(fdinfo(guest.other, "pinned"), 0);
-	CHECK_EQ(fdinfo(guest.other, "mapped"), 16);
+	CHECK_EQ(fdinfo(guest.other, "mapped"), 4 * PAGE / 1024);
 	CHECK_EQ(fdinfo(guest.other, "mappings"), 1);
 }
 

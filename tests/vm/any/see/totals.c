@@ -175,12 +175,12 @@ TEST(fdinfo_follows)
 	CHECK_EQ(fdinfo(fd, "pinned"), 0);
 	registration = register_memory(fd, memory, 8 * PAGE, WRITE);
 	CHECK_EQ(fdinfo(fd, "objects"), 1);
-	CHECK_EQ(fdinfo(fd, "pinned"), 32);
-	CHECK_EQ(fdinfo(fd, "mapped"), 32);
+	CHECK_EQ(fdinfo(fd, "pinned"), 8 * PAGE / 1024);
+	CHECK_EQ(fdinfo(fd, "mapped"), 8 * PAGE / 1024);
 	CHECK_EQ(fdinfo(fd, "mappings"), 1);
 	CHECK_EQ(fdinfo(fd, "stale"), 0);
 	unmap(fd, registration.handle, registration.device_addr);
-	CHECK_EQ(fdinfo(fd, "pinned"), 32);
+	CHECK_EQ(fdinfo(fd, "pinned"), 8 * PAGE / 1024);
 	CHECK_EQ(fdinfo(fd, "mapped"), 0);
 	SYS(munmap(memory, 8 * PAGE));
 	CHECK_EQ(fdinfo(fd, "stale"), 1);

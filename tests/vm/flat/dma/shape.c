@@ -24,9 +24,12 @@ struct mixture {
 static struct mixture mix(void)
 {
 	struct mixture mixture = { .length = 4 * HUGE };
-	struct memory huge = memory_new(HUGETLB, HUGE);
+	struct memory huge;
 	int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
 
+	if (HUGE != 512 * PAGE)
+		SKIP("is for huge pages of 512 pages");
+	huge = memory_new(HUGETLB, HUGE);
 	mixture.memory = address_space(mixture.length, HUGE);
 	SYS(mmap(mixture.memory, mixture.length, prot, flags, -1, 0));
 	SYS(madvise(mixture.memory, 3 * HUGE, MADV_NOHUGEPAGE));
@@ -63,17 +66,16 @@ static const struct shape {
 static void check_border(const struct edu *edu, const struct registration *registration,
 			 size_t page)
 {
-	uint64_t device_addr = registration->device_addr + page * PAGE - PAGE / 2;
-	char *memory = registration->addr + page * PAGE - PAGE / 2, before[PAGE], buffer[PAGE];
+	enum { LENGTH = 4096 };
+	size_t offset = page * PAGE - LENGTH / 2;
+	char *memory = registration->addr + offset, before[LENGTH];
 
-	memcpy(before, memory, PAGE);
-	edu_reads(edu, device_addr, PAGE);
-	memset(memory, 0, PAGE);
-	edu_writes(edu, device_addr, PAGE);
-	if (memcmp(before, memory, PAGE)) {
-		memcpy(buffer, memory, PAGE);
+	memcpy(before, memory, LENGTH);
+	edu_reads(edu, registration->device_addr + offset, LENGTH);
+	memset(memory, 0, LENGTH);
+	edu_writes(edu, registration->device_addr + offset, LENGTH);
+	if (memcmp(before, memory, LENGTH))
 		FAIL("page %zu: bytes come back wrong", page);
-	}
 }
 
 TEST_EACH(shape, shapes)

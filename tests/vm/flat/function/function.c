@@ -66,7 +66,8 @@ TEST(bars)
 	CHECK(info.out_nr_vectors > 1);
 
 	/* the table with the interrupts' addresses cannot be mapped */
-	CHECK(bar->hole_length >= PAGE && bar->hole_offset >= 2 * PAGE);
+	CHECK(bar->hole_length >= PAGE);
+	CHECK(bar->hole_offset >= NVME_REGISTERS || PAGE > NVME_REGISTERS);
 	CHECK_EQ((bar->hole_offset | bar->hole_length) % PAGE, 0);
 	for (uint64_t at = 0; at < bar->length; at += PAGE) {
 		bool hole = at >= bar->hole_offset && at < behind;

@@ -52,14 +52,16 @@ struct nvme nvme_open(void)
 
 void nvme_map(struct nvme *nvme)
 {
-	nvme->bar = SYS(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, nvme->fd,
+	if (PAGE > NVME_REGISTERS)
+		SKIP("the registers share a page with the table of the interrupts");
+	nvme->bar = SYS(mmap(NULL, NVME_REGISTERS, PROT_READ | PROT_WRITE, MAP_SHARED, nvme->fd,
 			     get_info(nvme->fd).out_bars[0].offset));
 }
 
 void nvme_close(struct nvme *nvme)
 {
 	if (nvme->bar)
-		SYS(munmap((void *)nvme->bar, 2 * PAGE));
+		SYS(munmap((void *)nvme->bar, NVME_REGISTERS));
 	close(nvme->fd);
 	pci_unbind(nvme->device.bdf);
 	file_write(pci_path(nvme->device.bdf, "driver_override"), "\n");

@@ -9,7 +9,8 @@
 
 #include "pci.h"
 
-enum { NVME_CLASS = 0x010802 };
+/* Its registers; behind them, in the same BAR, is the table of its interrupts. */
+enum { NVME_CLASS = 0x010802, NVME_REGISTERS = 0x2000 };
 enum {
 	VERSION = 0x08,
 	CONFIG = 0x14,
