@@ -120,7 +120,7 @@ static void device_writes(int fd, uint64_t device_addr, unsigned char seed)
  */
 TEST_EACH(fallocated_shows_nothing_old, kinds)
 {
-	size_t length = 16 * MIB;
+	size_t length = HUGE > 16 * MIB ? HUGE : 16 * MIB;
 	int fd = open_device(0), file = new_file(row, length), dma_buf;
 	struct pinmap_register_fd part;
 	char content[PAGE], *view;
@@ -149,7 +149,7 @@ TEST_EACH(fallocated_shows_nothing_old, kinds)
 /* Bytes that a device and a dma-buf write to such pages are the file's from then on. */
 TEST_EACH(fallocated_keeps_what_is_written, kinds)
 {
-	size_t length = 4 * MIB, other = length - 3 * PAGE;
+	size_t length = 2 * HUGE, other = length - 3 * PAGE;
 	int fd = open_device(0), file = new_file(row, length), dma_buf;
 	struct pinmap_register_fd part;
 	char content[PAGE], *view;

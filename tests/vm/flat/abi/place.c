@@ -283,5 +283,5 @@ TEST(address_space_full)
 	check_fail(__FILE__, __LINE__, try_register_args(fd, &args), ENOSPC, &args.fail,
 		   PINMAP_FAIL_FULL, 0);
 	/* an exact demand fails for another reason */
-	CHECK(try_fixed(fd, memory + 4 * PAGE, PAGE, PAGE, 14, &args) == -EEXIST);
+	CHECK(try_fixed(fd, memory + 4 * PAGE, PAGE, PAGE, bits, &args) == -EEXIST);
 }

@@ -20,7 +20,7 @@
  * Tables that an owner has for nothing; tables by which a count may be wrong, since others begin
  * somewhere.
  */
-enum { FREE_TABLES = 1024, SLACK = 64 };
+enum { FREE_TABLES = 4 * MIB / PAGE, SLACK = 64 };
 
 static const uint64_t base = 1ULL << 40;
 
@@ -169,7 +169,7 @@ static const struct stride {
 	unsigned int each;
 } strides[] = {
 	{ "2_MiB_apart", HUGE, 1 },
-	{ "1_GiB_apart", 1ULL << 30, 2 },
+	{ "1_GiB_apart", PAGE / 8 * HUGE, 2 },
 };
 
 /*

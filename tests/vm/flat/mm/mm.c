@@ -149,6 +149,9 @@ static int punch_from_elsewhere(struct memory *memory)
 	return 0;
 }
 
+/* Pages in a huge page. */
+enum { IN_HUGE = HUGE / PAGE };
+
 static const struct way ways[] = {
 	{ "munmap_full", MEMFD, 8, 0, 8, 2, true, unmap_all },
 	{ "munmap_anon", ANON, 8, 0, 8, 2, true, unmap_all },
@@ -157,9 +160,9 @@ static const struct way ways[] = {
 	{ "munmap_middle_page", ANON, 8, 0, 8, 2, true, unmap_third },
 	{ "munmap_last_page", ANON, 8, 0, 3, 2, true, unmap_third },
 	{ "munmap_tail", MEMFD, 8, 0, 8, 7, true, unmap_tail },
-	{ "munmap_in_thp", THP, 512, 0, 512, 2, true, unmap_third },
-	{ "munmap_thp", THP, 512, 0, 512, 100, true, unmap_all },
-	{ "munmap_hugetlb", HUGETLB, 1024, 0, 1024, 600, true, unmap_all },
+	{ "munmap_in_thp", THP, IN_HUGE, 0, IN_HUGE, 2, true, unmap_third },
+	{ "munmap_thp", THP, IN_HUGE, 0, IN_HUGE, 100, true, unmap_all },
+	{ "munmap_hugetlb", HUGETLB, 2 * IN_HUGE, 0, 2 * IN_HUGE, IN_HUGE + 88, true, unmap_all },
 	{ "munmap_tmpfs", TMPFS, 8, 0, 8, 2, true, unmap_all },
 	{ "munmap_private_file", EXT4_PRIVATE, 8, 0, 8, 2, true, unmap_all },
 	{ "map_over", ANON, 8, 0, 8, 2, true, map_over },
@@ -170,17 +173,17 @@ static const struct way ways[] = {
 	{ "mremap_dontunmap", ANON, 8, 0, 8, 2, true, move_leaving_mapping },
 	{ "mremap_shrink", ANON, 8, 0, 8, 6, true, shrink },
 	{ "dontneed", ANON, 8, 0, 8, 2, false, discard },
-	{ "dontneed_thp", THP, 512, 0, 512, 2, false, discard },
+	{ "dontneed_thp", THP, IN_HUGE, 0, IN_HUGE, 2, false, discard },
 	{ "dontneed_locked", ANON, 8, 0, 8, 2, false, discard_locked },
 	{ "dontneed_private_file", EXT4_PRIVATE, 8, 0, 8, 2, false, discard },
 	{ "guard", ANON, 8, 0, 8, 2, false, guard },
 	{ "punch_memfd", MEMFD, 8, 0, 8, 2, false, punch },
 	{ "punch_tmpfs", TMPFS, 8, 0, 8, 2, false, punch },
-	{ "punch_hugetlb", HUGETLB, 1024, 0, 1024, 600, false, punch_huge },
+	{ "punch_hugetlb", HUGETLB, 2 * IN_HUGE, 0, 2 * IN_HUGE, IN_HUGE + 88, false, punch_huge },
 	{ "punch_by_another_process", MEMFD, 8, 0, 8, 2, false, punch_from_elsewhere },
 	{ "remove_memfd", MEMFD, 8, 0, 8, 2, false, remove_range },
 	{ "truncate_memfd", MEMFD, 8, 0, 8, 4, false, cut_file },
-	{ "truncate_hugetlb", HUGETLB, 1024, 0, 1024, 600, false, cut_huge_file },
+	{ "truncate_hugetlb", HUGETLB, 2 * IN_HUGE, 0, 2 * IN_HUGE, IN_HUGE + 88, false, cut_huge_file },
 	{ "truncate_private_file", MEMFD_PRIVATE, 8, 0, 8, 4, false, cut_file },
 };
 

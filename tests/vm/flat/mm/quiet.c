@@ -210,23 +210,26 @@ static void unmap_other_mapping(struct memory *memory)
 	memory->alias = NULL;
 }
 
+/* Pages in a huge page. */
+enum { IN_HUGE = HUGE / PAGE };
+
 static const struct calm calms[] = {
 	{ "fork", ANON, 8, 0, 8, fork_and_write },
-	{ "fork_thp", THP, 512, 0, 512, fork_and_write },
+	{ "fork_thp", THP, IN_HUGE, 0, IN_HUGE, fork_and_write },
 	{ "fork_memfd", MEMFD, 8, 0, 8, fork_and_write },
 	{ "fork_private_file", MEMFD_PRIVATE, 8, 0, 8, fork_and_write },
 	{ "mprotect", ANON, 8, 0, 8, protect },
-	{ "mprotect_thp", THP, 512, 0, 512, protect },
-	{ "mprotect_hugetlb", HUGETLB, 512, 0, 512, protect },
-	{ "mprotect_part_of_thp", THP, 512, 0, 512, protect_part },
+	{ "mprotect_thp", THP, IN_HUGE, 0, IN_HUGE, protect },
+	{ "mprotect_hugetlb", HUGETLB, IN_HUGE, 0, IN_HUGE, protect },
+	{ "mprotect_part_of_thp", THP, IN_HUGE, 0, IN_HUGE, protect_part },
 	{ "mprotect_neighbour", ANON, 8, 0, 6, protect_neighbour },
-	{ "mprotect_neighbour_in_thp", THP, 512, 0, 256, protect_neighbour },
+	{ "mprotect_neighbour_in_thp", THP, IN_HUGE, 0, IN_HUGE / 2, protect_neighbour },
 	{ "munmap_neighbour", ANON, 8, 0, 6, unmap_neighbour },
-	{ "munmap_neighbour_in_thp", THP, 512, 0, 256, unmap_neighbour },
-	{ "dontneed_neighbour_in_thp", THP, 512, 0, 256, discard_neighbour },
+	{ "munmap_neighbour_in_thp", THP, IN_HUGE, 0, IN_HUGE / 2, unmap_neighbour },
+	{ "dontneed_neighbour_in_thp", THP, IN_HUGE, 0, IN_HUGE / 2, discard_neighbour },
 	{ "madv_free", ANON, 8, 0, 8, advise_free },
 	{ "madv_cold", ANON, 8, 0, 8, advise_cold },
-	{ "madv_cold_thp", THP, 512, 0, 512, advise_cold },
+	{ "madv_cold_thp", THP, IN_HUGE, 0, IN_HUGE, advise_cold },
 	{ "pageout_memfd", MEMFD, 8, 0, 8, page_out },
 	{ "dontneed_memfd", MEMFD, 8, 0, 8, discard_shared },
 	{ "punch_below_private_copy", MEMFD_PRIVATE, 8, 0, 8, punch_below_copy },
@@ -237,7 +240,7 @@ static const struct calm calms[] = {
 	{ "compaction", ANON, 64, 0, 64, compact_often },
 	{ "compaction_memfd", MEMFD, 64, 0, 64, compact_often },
 	{ "ksm", ANON, 8, 0, 8, merge },
-	{ "collapse", ANON, 512, 0, 512, collapse },
+	{ "collapse", ANON, IN_HUGE, 0, IN_HUGE, collapse },
 	{ "move_pages", ANON, 8, 0, 8, move_pages },
 	{ "soft_offline", ANON, 8, 0, 8, soft_offline },
 	{ "uffd_write_protect", ANON, 8, 0, 8, write_protect },
