@@ -83,8 +83,9 @@ root_mirror() {
 # the same system with what builds packages for arm64.
 system_ensure() {
 	root_ensure
-	local system cross
-	system=$CACHE/roots/system-$({ ARCH=x86_64 root_key; echo "${SYSTEM_PACKAGES[*]}"; } | hash_of)
+	local key system cross
+	key=$({ ARCH=x86_64 root_key; echo "${SYSTEM_PACKAGES[*]}"; } | hash_of)
+	system=$CACHE/roots/system-$key
 	[ -e "$system" ] || {
 		local ROOT
 		ROOT=$CACHE/roots/$(ARCH=x86_64 root_key)

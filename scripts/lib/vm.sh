@@ -47,13 +47,13 @@ image_make() {
 
 # disk_ensure: sets DISK, a small ext4 file system. No VM ever writes to it.
 disk_ensure() {
-	DISK=$CACHE/disk-256M-ext4
+	DISK=$CACHE/disk-64M-ext4
 	[ -e "$DISK" ] || locked disk disk_make
 }
 
 disk_make() {
 	[ ! -e "$DISK" ] || return 0
-	truncate -s 256M "$DISK.partial"
+	truncate -s 64M "$DISK.partial"
 	in_root mkfs.ext4 -q "/cache/${DISK##*/}.partial" || die "the VM's disk cannot be made"
 	mv "$DISK.partial" "$DISK"
 }

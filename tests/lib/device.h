@@ -13,7 +13,7 @@
 #include <sys/ioctl.h>
 
 #define MIB ((size_t)1 << 20)
-/* What an entry of the table above the last maps: a huge page. */
+/* A huge page: what an entry of the table above the last maps. */
 #define HUGE (PAGE / 8 * PAGE)
 
 /* Short names for flags of REGISTER. */

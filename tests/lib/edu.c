@@ -19,7 +19,7 @@ enum {
 enum { DMA_RUN = 1 << 0, DMA_TO_MEMORY = 1 << 1, DMA_IRQ = 1 << 2 };
 enum { BUFFER = 0x40000, BUFFER_SIZE = 4096, IDENTITY_LOW = 0xed };
 
-/* What the device moves of so many bytes: of a page of more than 4 KiB its beginning. */
+/* Returns how many of so many bytes the device moves: of a large page the first 4 KiB. */
 static size_t moved(size_t length)
 {
 	return length > BUFFER_SIZE && length <= PAGE ? BUFFER_SIZE : length;

@@ -26,17 +26,17 @@ struct swap_header {
 	uint32_t version;
 	uint32_t last_page;
 	uint32_t bad_pages;
-	char unused[4096 - 1024 - 12 - 10];
+	char unused[PAGE - 1024 - 12 - 10];
 	char magic[10];
 };
 
 void swap_begin(void)
 {
-	enum { PAGES = 4096 };
+	enum { PAGES = 16 * MIB / PAGE };
 	struct swap_header header = { .version = 1, .last_page = PAGES - 1 };
 	int fd;
 
-	_Static_assert(sizeof(header) == 4096, "one page");
+	_Static_assert(sizeof(header) == PAGE, "one page");
 	if (access("/proc/swaps", F_OK))
 		SKIP("the kernel has no swap");
 	snprintf(swap_path, sizeof(swap_path), "%s/swap", need_ext4());

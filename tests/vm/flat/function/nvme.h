@@ -9,8 +9,9 @@
 
 #include "pci.h"
 
-/* Its registers; behind them, in the same BAR, is the table of its interrupts. */
-enum { NVME_CLASS = 0x010802, NVME_REGISTERS = 0x2000 };
+enum { NVME_CLASS = 0x010802 };
+/* The length of the registers, behind which the BAR has the table of the interrupts. */
+enum { NVME_REGISTERS = 0x2000 };
 enum {
 	VERSION = 0x08,
 	CONFIG = 0x14,

@@ -201,8 +201,8 @@ TEST_EACH(reset_made_up_for, making_up, .seconds = 60)
 			registration = register_memory(next.fd, anon(1), PAGE, WRITE);
 			release(next.fd, registration.handle);
 		}
-		bar = SYS(
-			mmap(NULL, NVME_REGISTERS, PROT_READ | PROT_WRITE, MAP_SHARED, next.fd, offset));
+		bar = SYS(mmap(NULL, NVME_REGISTERS, PROT_READ | PROT_WRITE, MAP_SHARED, next.fd,
+			       offset));
 		next.bar = bar;
 		CHECK_EQ(nvme_get(&next, STATUS) & 1, 0);
 		CHECK_EQ(nvme_get(&next, CONFIG) & 1, 0);

@@ -183,7 +183,8 @@ static const struct way ways[] = {
 	{ "punch_by_another_process", MEMFD, 8, 0, 8, 2, false, punch_from_elsewhere },
 	{ "remove_memfd", MEMFD, 8, 0, 8, 2, false, remove_range },
 	{ "truncate_memfd", MEMFD, 8, 0, 8, 4, false, cut_file },
-	{ "truncate_hugetlb", HUGETLB, 2 * IN_HUGE, 0, 2 * IN_HUGE, IN_HUGE + 88, false, cut_huge_file },
+	{ "truncate_hugetlb", HUGETLB, 2 * IN_HUGE, 0, 2 * IN_HUGE, IN_HUGE + 88, false,
+	  cut_huge_file },
 	{ "truncate_private_file", MEMFD_PRIVATE, 8, 0, 8, 4, false, cut_file },
 };
 
