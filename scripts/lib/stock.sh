@@ -110,6 +110,9 @@ stock_more_fetch() { # DIRECTORY MODULE...
 # nvme_tools_ensure: sets TOOLS, a directory with e2fsprogs and nvme-cli, and their libraries, with
 # which the crate pinmap-nvme is tested.
 nvme_tools_ensure() {
+	TOOLS=
+	# They are this machine's.
+	[ -z "$CROSS" ] || return 0
 	TOOLS=$RESULTS/nvme-tools/$(root_key)
 	[ -e "$TOOLS" ] || locked nvme-tools nvme_tools_make
 	# Where they cannot be fetched, the tests do without.
