@@ -336,7 +336,6 @@ cargo_in_root() { # ARGUMENT...
 programs_compile() { # TO
 	local static='-C target-feature=+crt-static' target=$TARGET
 	local objects=$BUILDS/tests${CROSS:+-$FLAVOUR}
-	[ "$PAGE" = 4096 ] || local -x PINMAP_PAGE_16K=y
 	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
 	local compiler=(M32=1)
 	[ -z "$CROSS" ] || compiler=("CC=${CROSS}gcc-14")

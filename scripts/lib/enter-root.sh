@@ -63,7 +63,7 @@ environment=(
 )
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY \
 	CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH} \
-	LLVM_PROFILE_FILE PINMAP_PAGE_16K; do
+	LLVM_PROFILE_FILE; do
 	[ -z "${!name:-}" ] || environment+=("$name=${!name}")
 done
 cd "$root"

@@ -8,10 +8,8 @@
 #include "lockdep.h"
 #include "pins.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,25 +61,6 @@ static bool any_in(const char *line, const char *const texts[], size_t count)
 		if (strstr(line, texts[i]))
 			return true;
 	return false;
-}
-
-/* Whether the kernel's thread that reports the faults of Arm's IOMMU has not come to their end. */
-static bool still_reports(void)
-{
-	DIR *processes = opendir("/proc");
-	struct dirent *entry;
-	bool busy = false;
-
-	while (!busy && processes && (entry = readdir(processes))) {
-		char path[300], stat[512];
-
-		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
-		if (atoi(entry->d_name) > 0 && !try_file_read(path, stat, sizeof(stat)))
-			busy = strstr(stat, "-arm-smmu") && !strstr(stat, ") S ");
-	}
-	if (processes)
-		closedir(processes);
-	return busy;
 }
 
 /*
@@ -151,8 +130,6 @@ bool oracle_end(struct oracle *oracle, bool faults, unsigned int leaks)
 			       ((bytes = charged()) == oracle->charged || bytes < 0 ||
 				oracle->charged < 0) &&
 			       (taken = owned()) < 0);
-	if (faults)
-		WAIT_FOR(20000, !still_reports());
 	taint = file_number("/proc/sys/kernel/tainted", 0);
 	good &= read_log(faults);
 	if (pins != oracle->pins) {

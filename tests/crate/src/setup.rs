@@ -27,12 +27,7 @@ pub(crate) fn timed_out<T>(waited: pinmap::Result<T>) -> pinmap::Result<bool> {
     }
 }
 
-/// The page of the kernel that the tests are built for.
-pub(crate) const PAGE: usize = if option_env!("PINMAP_PAGE_16K").is_some() {
-    16 << 10
-} else {
-    4096
-};
+pub(crate) const PAGE: usize = 4096;
 
 /// Whether the bus of this machine lets devices reach each other.
 pub(crate) fn peers() -> bool {
