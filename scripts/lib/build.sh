@@ -338,7 +338,10 @@ programs_compile() { # TO
 	local objects=$BUILDS/tests${CROSS:+-$FLAVOUR}
 	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
 	local compiler=(M32=1)
-	[ -z "$CROSS" ] || compiler=("CC=${CROSS}gcc-14")
+	if [ -n "$CROSS" ]; then
+		compiler=("CC=${CROSS}gcc-14")
+		targets+=(--exclude 'pinmap-bench-*')
+	fi
 	[ -z "$commands" ] || targets=(--bin pinmap)
 	if [ -f "$TREE/Cargo.toml" ]; then
 		RUSTFLAGS=$static cargo_in_root build --release --locked "${targets[@]}" \
