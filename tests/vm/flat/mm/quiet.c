@@ -302,7 +302,7 @@ TEST(calm_swap_pressure)
 	edu_load(&edu, 17);
 	edu_repeat(&edu, first.device_addr);
 	others = anon(34 * MIB / PAGE);
-	CHECK(file_field("/proc/vmstat", "pswpout") > out + 3 * MIB / PAGE);
+	CHECK(file_field("/proc/vmstat", "pswpout") > out + (long long)(3 * MIB / PAGE));
 	edu_repeat_end(&edu);
 	SYS(munmap(others, 34 * MIB));
 	swap_end();
