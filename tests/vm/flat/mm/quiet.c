@@ -294,7 +294,7 @@ TEST(calm_swap_pressure)
 	char *others;
 
 	swap_begin();
-	memory_cgroup(24 * MIB, true);
+	memory_cgroup(24 * MIB + 256 * PAGE, true);
 	anonymous = memory_new(ANON, 64 * PAGE);
 	file = memory_new(MEMFD, 64 * PAGE);
 	first = register_memory(fd, anonymous.addr, 64 * PAGE, WRITE);
