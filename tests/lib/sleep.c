@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #define DISK "/dev/vdb"
+/* Whether a byte that comes in wakes the system. */
+#define LINE "/sys/class/tty/ttyS1/power/wakeup"
 
 const struct way ways[] = {
 	{ "idle_devices", "devices", "freeze" }, { "memory_devices", "devices", "mem" },
@@ -36,6 +38,7 @@ void need_sleep(const struct way *way)
 
 int try_sleep(const struct way *way)
 {
+	bool is_idle;
 	int result;
 
 	file_write("/sys/module/suspend/parameters/pm_test_delay", "0");
@@ -46,7 +49,15 @@ int try_sleep(const struct way *way)
 		file_write("/sys/power/disk",
 			   strcmp(way->name, "disk") ? "test_resume" : "reboot");
 	}
-	result = try_file_write("/sys/power/state", way->state);
+	is_idle = !strcmp(way->level, "none") && !strcmp(way->state, "freeze");
+	if (is_idle)
+		file_write(LINE, "enabled");
+	/* What is to wake it may come too early, and then it does not sleep. */
+	do
+		result = try_file_write("/sys/power/state", way->state);
+	while (is_idle && result == -EBUSY);
+	if (is_idle)
+		file_write(LINE, "disabled");
 	file_write("/sys/power/pm_test", "none");
 	return result;
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use pinmap::{Access, DeviceEvent};
+use pinmap::DeviceEvent;
 use pinmap_testgpu::packet;
 
 use crate::gpu::gpu;
@@ -38,7 +38,7 @@ fn is_busy(slept: &io::Result<()>) -> bool {
 pub(crate) fn sleep_is_told() -> Outcome {
     need_sleep()?;
     let device = device()?;
-    let _memory = device.register(vec![0_u8; 4096], Access::ReadWrite)?;
+    let _memory = device.alloc::<u8>(4096)?;
     device.stay_awake(true)?;
     assert!(is_busy(&sleep()));
     device.stay_awake(false)?;

@@ -17,15 +17,15 @@
 
 /*
  * A program on one machine that waits for the other one's, which is begun again until it finds it.
- * All that both print. Where the first one runs, it ends after a while, found or not.
+ * All that both print. Both end after a while: where one dies, the other may wait for ever.
  */
-#define FOR_A_WHILE "timeout 60 "
+#define FOR_A_WHILE "timeout 600 "
 #define BOTH(waits, finds)                                                          \
 	waits " >/tmp/waits 2>&1 & tries=100; "                                     \
 	"until " finds " >/tmp/finds 2>&1 || [ $((tries -= 1)) -eq 0 ]; do "        \
 	"sleep 0.3; done; wait $!; waited=$?; cat /tmp/finds /tmp/waits; "          \
 	"[ $tries -gt 0 ] && exit $waited"
-#define WITH_NODE2(program) BOTH("ssh node2 " FOR_A_WHILE program, program " node2")
+#define WITH_NODE2(program) BOTH("ssh node2 " FOR_A_WHILE program, FOR_A_WHILE program " node2")
 
 static const struct {
 	const char *name;
