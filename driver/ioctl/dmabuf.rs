@@ -23,7 +23,7 @@ use crate::{
             pages::{Origin, Pages},
         },
     },
-    uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
+    uapi::{self, pinmap_export, pinmap_fail, pinmap_import, pinmap_sync},
     view::Loan,
 };
 use kernel::{prelude::*, sync::Arc};
@@ -132,6 +132,10 @@ impl Request for pinmap_import {
             reserved,
             claim: None,
         })
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     mapping::{Mapping, Memory},
     sys::{fs::eventfd::EventFd, mm::folios::Folios},
     uapi::{
-        self, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query,
+        self, pinmap_fail, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query,
         pinmap_queue_submit, pinmap_queue_wait,
     },
     view::{MmapOffsets, MmapSource},
@@ -161,6 +161,10 @@ impl Request for pinmap_queue_create {
             claim: Some(claim),
         };
         Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL_ACCOUNT)?))
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
     }
 }
 

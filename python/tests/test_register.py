@@ -346,6 +346,24 @@ def test_a_limit_of_locked_memory():
     assert "memlock" in done.stdout.lower()
 
 
+def test_a_limit_of_locked_memory_lets_the_device_be_opened():
+    program = """if True:
+        import os, resource, pinmap
+        path = pinmap.find_accelerator().path
+        os.setgroups([os.stat(path).st_gid])
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
+        os.setresuid(65534, 65534, 65534)
+        gpu = pinmap.open(path)
+        try:
+            gpu.stream()
+        except pinmap.OutOfMemory as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "4096 bytes locked by this user, and RLIMIT_MEMLOCK allows 0" in done.stdout, done
+    assert "`ulimit -l 4`" in done.stdout
+
+
 def test_a_signal_does_not_fail_a_registration(gpu):
     came = []
     old = signal.signal(signal.SIGALRM, lambda *_: came.append(1))

@@ -65,7 +65,7 @@ impl Vm {
         va: u64,
     ) -> Result<u64, Failure> {
         let mut tables = self.tables.lock();
-        if let Some(offset) = tables.keep(level, va) {
+        if let Some(offset) = tables.keep(&self.gpu, level, va) {
             return Ok(offset);
         }
         loop {
@@ -89,7 +89,7 @@ impl Vm {
 
     /// Keeps the upper table of the block at `va`. Sleeps.
     pub(crate) fn keep_upper(&self, va: u64) -> Result<Upper, Failure> {
-        let there = self.tables.lock().keep(UPPER, va);
+        let there = self.tables.lock().keep(&self.gpu, UPPER, va);
         let upper = match there {
             Some(offset) => offset,
             None => {
@@ -105,7 +105,7 @@ impl Vm {
     pub(crate) fn keep_lower(&self, upper: Upper, va: u64) -> Result<Lower, Failure> {
         let mut tables = self.tables.lock();
         if !tables.dead {
-            let there = tables.keep(LOWER, va);
+            let there = tables.keep(&self.gpu, LOWER, va);
             let kept = there.or_else(|| tables.keep_spare(&self.gpu, upper.0, LOWER, va));
             if let Some(offset) = kept {
                 return Ok(Lower(offset));

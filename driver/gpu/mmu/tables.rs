@@ -171,8 +171,6 @@ pub(super) struct Tables {
     share: Arc<Share>,
     /// Offset of the root table.
     root: u64,
-    /// The root is charged as all of them are.
-    _charge: Charge,
     below: RBTree<u64, Table>,
     /// A table that is prepared for managed memory, and charged to nobody.
     pub(super) spare: Option<Spare>,
@@ -182,11 +180,10 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Makes the tables of an empty address space, whose root is at the offset `root`.
-    pub(super) fn new(share: Arc<Share>, root: u64, charge: Charge) -> Self {
+    pub(super) fn new(share: Arc<Share>, root: u64) -> Self {
         Self {
             share,
             root,
-            _charge: charge,
             below: RBTree::new(),
             spare: None,
             dead: false,

@@ -22,7 +22,7 @@ use crate::{
     sys::{
         mm::reclaim,
         task,
-        task::account::{Account, Charge},
+        task::account::Account,
     },
     uapi::{self, pinmap_gpu_walk},
 };
@@ -76,14 +76,14 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// Makes an empty address space, for whose tables `account` pays.
+    /// Makes an empty address space, for whose tables `account` pays, but for the root: `open()`
+    /// could not tell which limit was in the way. The share of VRAM limits the number of roots.
     pub(in crate::gpu) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
-        let charge = Charge::new(account, 1).map_err(|_| ENOMEM)?;
         let share = Arc::new(Share::new(gpu, account)?, GFP_KERNEL_ACCOUNT)?;
         let root = share.take_table()?;
         gpu.hardware.zero(root, PAGE_SIZE);
         gpu.hardware.order();
-        let tables = Tables::new(share.clone(), root, charge);
+        let tables = Tables::new(share.clone(), root);
         // After all contexts that there are.
         let joined = gpu.order.lock().advance();
         let this = Arc::pin_init(

@@ -50,8 +50,8 @@
  * those to memory. Many contexts use the device at once, through *queues*, and
  * none reaches what another one has mapped. On such a device:
  *
- *  - Each page table is charged to its context as a locked page, the first one
- *    when the device is opened (``ENOMEM`` from open(): over the limit).
+ *  - Each page table is charged to its context as a locked page, but for the
+ *    first one: opening the device is never refused for RLIMIT_MEMLOCK.
  *  - Some memory of the device is set aside for the page tables of each
  *    context. No user can have so many contexts that another user could not
  *    have one (``ENOSPC`` from open()).
@@ -1917,6 +1917,7 @@ struct pinmap_export {
  * @out_length: bytes of the buffer
  * @out_offset: offset for mmap() of the file, if it is VRAM of this device; too
  *              large for programs of 32 bits; otherwise 0
+ * @fail: written if the call fails
  *
  * Makes a buffer of the pages of a dma-buf. They stay pinned once, and charged
  * once, to whoever pinned them. The buffer is released by %PINMAP_RELEASE; the
@@ -1946,7 +1947,7 @@ struct pinmap_export {
  * another driver that may move, or that this driver cannot find in memory.
  * ``EINTR``: a signal arrived while the exporter finished what it had to do.
  * ``EAGAIN``: it has begun something else since. ``ENOMEM``: over
- * RLIMIT_MEMLOCK, or the kernel is out of memory.
+ * RLIMIT_MEMLOCK (%PINMAP_FAIL_MEMLOCK), or the kernel is out of memory.
  * Any other errno is the exporter's.
  */
 struct pinmap_import {
@@ -1957,6 +1958,7 @@ struct pinmap_import {
 	__aligned_u64 out_handle;
 	__aligned_u64 out_length;
 	__aligned_u64 out_offset;
+	struct pinmap_fail fail;
 };
 #define PINMAP_IMPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_IMPORT)
 
@@ -2177,6 +2179,7 @@ enum pinmap_queue_flags {
  * @out_fence_offset: offset for mmap() of the fences, one page
  * @out_fence_addr: device address of the fences, for fence packets: 512
  *                  numbers of 8 bytes, all 0 at first
+ * @fail: written if the call fails
  *
  * Makes a queue, which executes packets of 64 bytes in order. The device
  * defines the format of the packets. Packet i is in the ring at i modulo
@@ -2205,10 +2208,11 @@ enum pinmap_queue_flags {
  * &struct pinmap_alloc.)
  *
  * ``EINVAL``: @priority or @packets is out of range. ``ENOMEM``: over
- * RLIMIT_MEMLOCK, or out of memory. ``ENOSPC``: the device has no queue left
- * for this context: one that has 256 leaves the last 20 to other contexts, and
- * a user that has 256 in all contexts leaves the last 4 to other users. A
- * queue that was destroyed counts while its doorbell is mapped.
+ * RLIMIT_MEMLOCK (%PINMAP_FAIL_MEMLOCK), or out of memory. ``ENOSPC``: the
+ * device has no queue left for this context: one that has 256 leaves the last
+ * 20 to other contexts, and a user that has 256 in all contexts leaves the last
+ * 4 to other users. A queue that was destroyed counts while its doorbell is
+ * mapped.
  * ``EOPNOTSUPP``: a flat device.
  */
 struct pinmap_queue_create {
@@ -2222,6 +2226,7 @@ struct pinmap_queue_create {
 	__aligned_u64 out_doorbell_offset;
 	__aligned_u64 out_fence_offset;
 	__aligned_u64 out_fence_addr;
+	struct pinmap_fail fail;
 };
 #define PINMAP_QUEUE_CREATE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_CREATE)
 

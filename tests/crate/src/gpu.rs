@@ -28,19 +28,27 @@ pub(crate) fn gpu_and_stream() -> Result<(Accelerator, Stream), Box<dyn Error>> 
     Ok((gpu, stream))
 }
 
-pub(crate) fn opening_names_memlock() -> Outcome {
+pub(crate) fn every_call_names_memlock() -> Outcome {
     let gpu = gpu()?;
     let path = gpu.device().path().to_owned();
     drop(gpu);
     become_user(Some(&path))?;
     setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
-    let error = Device::open(&path).expect_err("it needs page tables");
-    assert_eq!(error.errno(), libc::ENOMEM, "{error}");
-    let hint = error.hint().expect("a hint");
-    assert!(
-        hint.contains("may lock 0 bytes (RLIMIT_MEMLOCK)") && hint.contains("LimitMEMLOCK="),
-        "{hint}"
-    );
+    let gpu = pinmap_testgpu::accelerator(&Device::open(&path)?)?;
+    assert_eq!(gpu.device().info()?.memlock.limit, Some(0));
+    let refused = [
+        gpu.stream(StreamOptions::new())
+            .map(drop)
+            .expect_err("it needs a ring"),
+        gpu.alloc::<u8>(1).map(drop).expect_err("it is pinned"),
+    ];
+    for error in refused {
+        let failure = error.failure().expect("a failure");
+        assert_eq!(failure.reason, Reason::Memlock, "{error}");
+        assert_eq!((failure.needed, failure.allowed), (PAGE as u64, 0));
+        let hint = error.hint().expect("a hint");
+        assert!(hint.contains("`ulimit -l 4`"), "{hint}");
+    }
     Ok(())
 }
 

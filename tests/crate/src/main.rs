@@ -182,7 +182,7 @@ const TESTS: &[Test] = tests! {
         noiommu_doctor;
     gpu:
         gpu_info_is_plausible
-        opening_names_memlock
+        every_call_names_memlock
         flat_device_has_no_queues
         alloc_for_a_flat_device
         alloc_is_zeroed_and_at_its_own_address

@@ -2,8 +2,6 @@
 //! Causes and hints of errors: what an errno means for an operation, and what to do about it.
 
 use nix::errno::Errno;
-use nix::libc::RLIM_INFINITY;
-use nix::sys::resource::{getrlimit, Resource};
 
 use super::failure::{Failure, Reason};
 use super::fault::FaultReason;
@@ -19,6 +17,10 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Open, Errno::ENOTTY) => "it is not a pinmap device",
         (Operation::Open | Operation::Find, Errno::ENODEV | Errno::ENXIO) => {
             "the driver is not bound to it"
+        }
+        (Operation::Open, Errno::ENOSPC) => {
+            "this user has it open as often as one user may: 1024 times, or as often as the device \
+             has room for page tables"
         }
         (Operation::Allocate, Errno::ENOMEM) => "there is not enough memory of that kind",
         (Operation::Register, Errno::EPERM) => {
@@ -113,9 +115,8 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             "be a member of the group `pinmap` (`usermod -a -G pinmap USER`, then log in again), \
              or root"
         }
-        (Operation::Open, Errno::ENOMEM) => {
-            let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(now, _)| now);
-            return Some(no_memory_to_open(limit));
+        (Operation::Open, Errno::ENOSPC) => {
+            "close some of them (`fuser -v /dev/pinmap*` shows which programs have them)"
         }
         (Operation::Open, Errno::EMFILE) => "raise the limit of open files (`ulimit -n`)",
         (Operation::Allocate, Errno::ENOMEM) => {
@@ -252,20 +253,6 @@ pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
     })
 }
 
-/// Advises what to do if a device cannot be opened for lack of memory. An accelerator's first page
-/// tables count as locked memory, of which this user may have `limit` bytes.
-fn no_memory_to_open(limit: u64) -> String {
-    if limit == RLIM_INFINITY {
-        return "free memory".to_owned();
-    }
-    let raise = raise_memlock(limit.saturating_add(1 << 20));
-    format!(
-        "perhaps the limit of locked memory is in the way: this user may lock {limit} bytes \
-         (RLIMIT_MEMLOCK), and an accelerator's page tables and whatever this user's programs have \
-         registered count against that; {raise}"
-    )
-}
-
 /// How to raise `RLIMIT_MEMLOCK` to a number of bytes.
 pub(crate) fn raise_memlock(needed: u64) -> String {
     let kib = needed.div_ceil(1024);
@@ -292,14 +279,6 @@ mod tests {
         assert!(hint.contains("`ulimit -l 2`"), "{hint}");
         assert!(hint.contains("memlock 2`"), "{hint}");
         assert!(hint.contains("`LimitMEMLOCK=1025`"), "{hint}");
-    }
-
-    #[test]
-    fn opening_names_the_limit_if_there_is_one() {
-        let hint = no_memory_to_open(4096);
-        assert!(hint.contains("may lock 4096 bytes"), "{hint}");
-        assert!(hint.contains("`ulimit -l 1028`"), "{hint}");
-        assert_eq!(no_memory_to_open(RLIM_INFINITY), "free memory");
     }
 
     #[test]

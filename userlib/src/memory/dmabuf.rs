@@ -10,6 +10,7 @@ use memmap2::MmapOptions;
 use nix::errno::Errno;
 
 use crate::device::Device;
+use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::{Allocation, HandleGuard, Mapped, Place};
 use crate::memory::element::Element;
@@ -157,8 +158,10 @@ impl Device {
             fd: dma_buf.0.as_raw_fd(),
             ..Default::default()
         };
-        ioctl::import(self.as_fd(), &mut args)
-            .map_err(|errno| Error::new(Operation::Import, attempt(), errno))?;
+        ioctl::import(self.as_fd(), &mut args).map_err(|errno| {
+            let failure = Failure::from_abi(&args.fail);
+            Error::new(Operation::Import, attempt(), errno).with_failure(failure)
+        })?;
         let handle = HandleGuard::new(self, args.out_handle);
         let refuse = |errno, cause| Err(Error::refused(Operation::Import, attempt(), errno, cause));
         if args.out_flags & abi::PINMAP_EXPORT_WRITE == 0 {

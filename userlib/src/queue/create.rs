@@ -7,6 +7,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
 use crate::device::accelerator::Accelerator;
+use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::lent::Lending;
 use crate::sys::map::{page_size, Map, Register};
@@ -35,6 +36,7 @@ impl Accelerator {
             packets,
             system_calls,
             registers,
+            ..
         } = options;
         if !packets.is_power_of_two() || !PACKETS.contains(&packets) {
             let (least, most) = (PACKETS.start(), PACKETS.end());
@@ -48,7 +50,8 @@ impl Accelerator {
             packets,
             ..Default::default()
         };
-        ioctl::queue_create(device.as_fd(), &mut args).map_err(fail)?;
+        ioctl::queue_create(device.as_fd(), &mut args)
+            .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
         let created = Created {
             gpu: self,
             queue: Some(args.out_queue),

@@ -1109,10 +1109,11 @@ pub struct pinmap_import {
     pub out_handle: __u64,
     pub out_length: __u64,
     pub out_offset: __u64,
+    pub fail: pinmap_fail,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_import"][::core::mem::size_of::<pinmap_import>() - 40usize];
+    ["Size of pinmap_import"][::core::mem::size_of::<pinmap_import>() - 72usize];
     ["Alignment of pinmap_import"][::core::mem::align_of::<pinmap_import>() - 8usize];
     ["Offset of field: pinmap_import::size"][::core::mem::offset_of!(pinmap_import, size) - 0usize];
     ["Offset of field: pinmap_import::flags"]
@@ -1126,6 +1127,8 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_import, out_length) - 24usize];
     ["Offset of field: pinmap_import::out_offset"]
         [::core::mem::offset_of!(pinmap_import, out_offset) - 32usize];
+    ["Offset of field: pinmap_import::fail"]
+        [::core::mem::offset_of!(pinmap_import, fail) - 40usize];
 };
 pub const PINMAP_SYNC_FOR_DEVICE: pinmap_sync_flags = 1;
 pub const PINMAP_SYNC_FOR_CPU: pinmap_sync_flags = 2;
@@ -1334,10 +1337,11 @@ pub struct pinmap_queue_create {
     pub out_doorbell_offset: __u64,
     pub out_fence_offset: __u64,
     pub out_fence_addr: __u64,
+    pub fail: pinmap_fail,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_queue_create"][::core::mem::size_of::<pinmap_queue_create>() - 64usize];
+    ["Size of pinmap_queue_create"][::core::mem::size_of::<pinmap_queue_create>() - 96usize];
     ["Alignment of pinmap_queue_create"][::core::mem::align_of::<pinmap_queue_create>() - 8usize];
     ["Offset of field: pinmap_queue_create::size"]
         [::core::mem::offset_of!(pinmap_queue_create, size) - 0usize];
@@ -1359,6 +1363,8 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_queue_create, out_fence_offset) - 48usize];
     ["Offset of field: pinmap_queue_create::out_fence_addr"]
         [::core::mem::offset_of!(pinmap_queue_create, out_fence_addr) - 56usize];
+    ["Offset of field: pinmap_queue_create::fail"]
+        [::core::mem::offset_of!(pinmap_queue_create, fail) - 64usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

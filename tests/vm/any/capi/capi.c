@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "capi.h"
 #include "pins.h"
+#include "process.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -113,6 +114,23 @@ TEST(options_of_a_newer_program)
 	REFUSED(pinmap_register(device, memory, PAGE, &newer.options), EINVAL, INVALID_INPUT,
 		"size of 0");
 	pinmap_close(device);
+}
+
+/* The device can be opened whatever the limit is; what it then refuses names the limit. */
+TEST(limit_of_locked_memory)
+{
+	struct pinmap_device_info info;
+	struct pinmap_device *gpu = capi_gpu();
+
+	DONE(pinmap_get_info(gpu, &info, sizeof(info)));
+	pinmap_close(gpu);
+	set_memlock(0);
+	become_user(true);
+	gpu = MADE(pinmap_open_pci(info.pci));
+	REFUSED(pinmap_stream_create(gpu, NULL), ENOMEM, OUT_OF_MEMORY,
+		"4096 bytes locked by this user, and RLIMIT_MEMLOCK allows 0");
+	CHECK(strstr(pinmap_last_hint(), "LimitMEMLOCK=4096"));
+	pinmap_close(gpu);
 }
 
 TEST(errors_have_words)
