@@ -23,6 +23,7 @@ mod options;
 mod register;
 mod stream;
 mod stream_event;
+mod submitter;
 mod testgpu;
 mod xdma;
 

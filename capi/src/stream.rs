@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
-use pinmap::accelerator::{Completion, Work};
+use pinmap::accelerator::{launch_blocking, Completion, Work};
 use pinmap_dynamic::{Error, Operand, Result};
 
 use crate::device::Device;
@@ -12,6 +12,7 @@ use crate::error::{destroy, enter, make, refer, status, timeout};
 use crate::memory::{bytes, Memory};
 use crate::options::{options, StreamOptions};
 use crate::stream_event::StreamEvent;
+use crate::submitter;
 
 /// A stream: a queue of work that the device does in order, while the program does something else.
 #[derive(Debug)]
@@ -61,7 +62,14 @@ impl Stream {
         }
         // SAFETY: As the caller promises; none is NULL.
         let named = parts.map(|part| unsafe { &(*part.memory).0 });
-        self.0.submit(named, work)
+        let submitted = self.0.submit(named, work);
+        match submitted {
+            Err(error) if launch_blocking() => Err(match submitter::place() {
+                Some(place) => error.submitted_at(&place),
+                None => error,
+            }),
+            submitted => submitted,
+        }
     }
 }
 

@@ -411,6 +411,26 @@ def test_a_fault_names_the_packet_and_reset_helps(gpu, stream):
     fine.release()
 
 
+def test_launch_blocking_raises_at_the_line():
+    program = """import ctypes, pinmap
+gpu = pinmap.find_accelerator()
+stream = gpu.stream()
+gone, fine = gpu.register(pinmap.empty(4096)), gpu.alloc(4096)
+stream.fill(fine, 5)
+print(bytes(fine) == bytes([5]) * 4096)
+libc = ctypes.CDLL(None)
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.madvise(gone.addr, gone.nbytes, 4)
+stream.copy(fine, gone)
+stream.fill(fine, 1)
+"""
+    blocking = dict(os.environ, PINMAP_LAUNCH_BLOCKING="1")
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, env=blocking, capture_output=True, text=True)
+    assert done.stdout == "True\n", done
+    assert 'line 10, in <module>' in done.stderr and "stopped the queue" in done.stderr, done
+
+
 def test_completions_are_files(gpu, stream):
     gate = Gate(stream)
     with_gate = stream.completion()

@@ -475,6 +475,7 @@ pub use crate::memory::slice::{DeviceSlice, DeviceSliceMut, Reach};
 pub use crate::queue::format::{Condition, Direction, Kernel, Packet, PacketFormat};
 pub use crate::queue::operand::Operands;
 pub use crate::queue::options::{Engines, StreamOptions};
+pub use crate::stream::blocking::launch_blocking;
 pub use crate::stream::completion::Completion;
 pub use crate::stream::event::Event;
 pub use crate::stream::in_flight::InFlight;

@@ -368,6 +368,7 @@ const TESTS: &[Test] = tests! {
         urgent_streams_go_first
         stuck_stream_holds_up_nobody;
     stream_faults:
+        launch_blocking_names_the_line
         reset_amid_work_is_told
         reset_amid_a_scope_is_told
         scope_outlasts_a_reset

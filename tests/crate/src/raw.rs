@@ -10,10 +10,12 @@ use pinmap::Error;
 /// memory that the device does not reach, or nowhere. None of them writes to a fence.
 pub(crate) trait Raw {
     /// Submits packets, and waits if the ring is full.
+    #[track_caller]
     fn raw(&self, packets: &[Packet]) -> Result<(), Error>;
 }
 
 impl Raw for Work<'_> {
+    #[track_caller]
     fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
         // SAFETY: Only atomics and devices access what the packets write, as said above.
         unsafe { self.submit_packets(packets) }

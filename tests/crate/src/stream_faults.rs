@@ -47,6 +47,31 @@ fn is_reset(error: &Error) -> bool {
     error.errno() == libc::EIO && error.to_string().contains("the stream was reset")
 }
 
+/// Each submission waits, and the one that fails names the line that made it.
+pub(crate) fn launch_blocking_names_the_line() -> Outcome {
+    std::env::set_var("PINMAP_LAUNCH_BLOCKING", "1");
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let mut memory = gpu.device().alloc::<u32>(1000)?;
+    let mut line = 0;
+    let result = stream.scope(|work| {
+        let mut data = memory.slice_mut();
+        work.fill(&mut data, 7)?;
+        // Inside the scope, and without a wait.
+        assert!((0..1000).all(|index| data.get(index).is_ok_and(|number| number == 7)));
+        work.batch(|| {
+            line = line!() + 1;
+            work.raw(&[packet::fill(1 << 40, 16, 7, 2)])
+        })
+    });
+    let error = result.expect_err("nothing is there");
+    assert!(error.fault().is_some(), "{error}");
+    let place = format!("(submitted at {}:{line}:", file!());
+    assert!(error.to_string().contains(&place), "no {place} in: {error}");
+    stream.reset()?;
+    works(&stream)
+}
+
 /// Work that a reset ends is not taken for done, nor is the rest of it begun.
 pub(crate) fn reset_amid_work_is_told() -> Outcome {
     let gpu = gpu()?;

@@ -42,6 +42,13 @@ impl Error {
         Self { text, hint, ..self }
     }
 
+    /// The error with where the program submitted the work.
+    #[must_use]
+    pub fn submitted_at(self, place: &str) -> Self {
+        let text = format!("{} (submitted at {place})", self.text);
+        Self { text, ..self }
+    }
+
     /// The errno.
     pub fn errno(&self) -> i32 {
         self.errno

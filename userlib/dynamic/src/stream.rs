@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::{array, fmt};
 
 use nix::errno::Errno;
-use pinmap::accelerator::{Accelerator, DeviceSlice, DeviceSliceMut, StreamOptions, Work};
+use pinmap::accelerator::{launch_blocking, Accelerator, DeviceSlice, DeviceSliceMut};
+use pinmap::accelerator::{StreamOptions, Work};
 use pinmap::ErrorKind;
 
 use crate::error::{Error, Result};
@@ -92,10 +93,12 @@ impl Stream {
     ///
     /// As for [`Accelerator::stream`].
     pub fn new(accelerator: &Accelerator, options: StreamOptions) -> Result<Self> {
-        Ok(Self(accelerator.stream(options)?))
+        // Work is waited for where it was submitted: in the program, not in this library.
+        Ok(Self(accelerator.stream(options.blocking(false))?))
     }
 
-    /// Submits work that names this memory, which stays until the work is done.
+    /// Submits work that names this memory, which stays until the work is done. Waits for it if
+    /// that is [wanted](launch_blocking).
     ///
     /// # Errors
     ///
@@ -132,7 +135,11 @@ impl Stream {
                 return Err(error.error.into());
             }
         }
-        result.unwrap_or_else(|panic| resume_unwind(panic))
+        result.unwrap_or_else(|panic| resume_unwind(panic))?;
+        match launch_blocking() {
+            true => self.finish(),
+            false => Ok(()),
+        }
     }
 
     /// Gives up what a stream that has failed has not done, and has it work again.

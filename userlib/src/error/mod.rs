@@ -15,6 +15,7 @@ mod register_all;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::Location;
 
 use nix::errno::Errno;
 
@@ -151,6 +152,12 @@ impl Error {
         let hint = fault.reason.and_then(hint::for_fault);
         self.0.hint = hint.map(str::to_owned).or(self.0.hint);
         self.0.fault = Some(fault);
+        self
+    }
+
+    /// Adds to the cause where the program submitted the work.
+    pub(crate) fn submitted_at(mut self, at: &Location<'_>) -> Self {
+        self.0.cause = format!("{} (submitted at {at})", self.0.cause);
         self
     }
 

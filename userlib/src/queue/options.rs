@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use crate::device::accelerator::Accelerator;
+use crate::stream::blocking::launch_blocking;
 use crate::sys::bindings as abi;
 
 /// The engines that a stream uses.
@@ -60,6 +61,7 @@ pub struct StreamOptions {
     pub(crate) packets: u32,
     pub(crate) system_calls: bool,
     pub(crate) registers: bool,
+    pub(crate) blocking: bool,
 }
 
 impl StreamOptions {
@@ -71,6 +73,7 @@ impl StreamOptions {
             packets: 256,
             system_calls: false,
             registers: false,
+            blocking: launch_blocking(),
         }
     }
 
@@ -113,6 +116,18 @@ impl StreamOptions {
     #[must_use]
     pub fn register_slices(mut self) -> Self {
         self.registers = true;
+        self
+    }
+
+    /// Has each submission wait until its work is done, or not, whatever the environment says
+    /// ([`launch_blocking`](crate::accelerator::launch_blocking)). If the work fails, the
+    /// submission does, and the error has the line of the program that submitted it. Copies, fills,
+    /// kernels, moves, packets and stored values wait. Events, host functions and waits for values,
+    /// which may be for what the program does next, do not. Work behind a wait for a value that the
+    /// program would store afterwards never ends.
+    #[must_use]
+    pub fn blocking(mut self, blocking: bool) -> Self {
+        self.blocking = blocking;
         self
     }
 

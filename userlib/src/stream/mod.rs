@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: see the module [`accelerator`](crate::accelerator).
 
+pub(crate) mod blocking;
 mod callbacks;
 pub(crate) mod completion;
 mod core;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::Location;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -51,7 +52,7 @@ mod values;
 /// # Ok(()) }
 /// ```
 pub struct Work<'w> {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     /// Id of the queue with which the work began.
     queue: u64,
     loans: Arc<Loans>,
@@ -73,7 +74,7 @@ impl<'w> Work<'w> {
     }
 
     /// Locks the stream's state, unless the stream was reset since the work began.
-    fn lock(&self) -> Result<Serving<'_, State>> {
+    pub(super) fn lock(&self) -> Result<Serving<'_, State>> {
         self.core.lock_of(self.queue)
     }
 
@@ -232,6 +233,7 @@ impl<'w> Work<'w> {
     /// [`Accelerator::stream`](crate::accelerator::Accelerator::stream);
     /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is
     /// gone; `EDEADLK`: this is a host function.
+    #[track_caller]
     pub fn copy<T: Element>(
         &self,
         from: impl Source<'w, T>,
@@ -247,11 +249,14 @@ impl<'w> Work<'w> {
         {
             Ok((from, to)) => {
                 let (mut state, to) = (self.lock()?, DeviceSliceMut::new(to));
-                state.queue_mut().copy(&from, &to, self.when_full)
+                state.queue_mut().copy(&from, &to, self.when_full)?;
             }
-            Err(error) if error.errno() == Errno::EREMOTEIO as i32 => self.relay(&from, &to, error),
-            Err(error) => Err(error),
+            Err(error) if error.errno() == Errno::EREMOTEIO as i32 => {
+                self.relay(&from, &to, error)?;
+            }
+            Err(error) => return Err(error),
         }
+        self.settle(Location::caller())
     }
 
     /// Submits a copy through host memory, if one of the ends is this device's own memory. `error`
@@ -292,9 +297,11 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy).
+    #[track_caller]
     pub fn fill<T: Number>(&self, to: impl Destination<'w, T>, value: T) -> Result<()> {
         let to = to.lend_mut(self)?;
-        self.lock()?.queue_mut().fill(&to, value, self.when_full)
+        self.lock()?.queue_mut().fill(&to, value, self.when_full)?;
+        self.settle(Location::caller())
     }
 
     /// Submits a [`Kernel`]. Waits if the ring is full.
@@ -312,8 +319,10 @@ impl<'w> Work<'w> {
     /// As for [`copy`](Self::copy); `EINVAL`: the operands do not have the lengths that the kernel
     /// needs, one that is written overlaps with another, or the stream does not use the compute
     /// engine.
+    #[track_caller]
     pub fn launch(&self, kernel: impl Kernel<'w>) -> Result<()> {
-        self.launch_kernel(kernel)
+        self.launch_kernel(kernel)?;
+        self.settle(Location::caller())
     }
 
     fn launch_kernel<K: Kernel<'w>>(&self, kernel: K) -> Result<()> {
@@ -346,6 +355,7 @@ impl<'w> Work<'w> {
     /// context, or is none; `EIO`: the stream was reset since the work began.
     /// [`Prefetching::wait`] has the errors of moving, of which `ENOENT` says that the memory is
     /// not managed.
+    #[track_caller]
     pub fn prefetch<T: Element>(
         &self,
         memory: impl Source<'w, T>,
@@ -366,6 +376,7 @@ impl<'w> Work<'w> {
         let pages = pages.ok_or_else(|| refuse("there is no element"))?;
         let (function, result) = prefetch::function(device, pages, to, ());
         let point = self.core.call_to(Some(self.queue), function)?;
+        self.settle(Location::caller())?;
         Ok(Prefetching::new(point, result))
     }
 
@@ -414,13 +425,16 @@ impl<'w> Work<'w> {
     /// end too early, and the program would use memory while the device works on it. What packets
     /// read affects only their results.
     #[allow(unsafe_code)]
+    #[track_caller]
     pub unsafe fn submit_packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.lock()?;
         let stream = state.queue_mut();
         stream.mark_raw();
-        stream.submit(Traced::RawPacket, count, packets, self.when_full)
+        stream.submit(Traced::RawPacket, count, packets, self.when_full)?;
+        drop(state);
+        self.settle(Location::caller())
     }
 
     /// Runs a function that submits work, and tells the device about all of it at once. That costs

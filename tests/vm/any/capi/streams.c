@@ -495,6 +495,36 @@ TEST(work_names_memory_that_it_may_use)
 	pinmap_close(gpu);
 }
 
+/* Each submission waits, and the one that fails names the line that made it. */
+TEST(launch_blocking_names_the_line, .faults = true)
+{
+	struct pinmap_memory *gone, *memory;
+	struct pinmap_device *gpu;
+	struct pinmap_stream *stream;
+	char line[64];
+
+	SYS(setenv("PINMAP_LAUNCH_BLOCKING", "1", 1));
+	gpu = capi_gpu();
+	stream = MADE(pinmap_stream_create(gpu, NULL));
+	gone = registered(gpu, 1);
+	memory = registered(gpu, 1);
+	DONE(pinmap_stream_fill(stream, memory, 0, PAGE, 0x77, 1));
+	CHECK_EQ(((volatile char *)pinmap_address(memory))[PAGE - 1], 0x77);
+	munmap(pinmap_address(gone), PAGE);
+	snprintf(line, sizeof(line), "streams.c:%d", __LINE__ + 1);
+	CHECK(pinmap_stream_copy(stream, memory, 0, gone, 0, PAGE) == -1);
+	CHECK_EQ(pinmap_last_error_kind(), PINMAP_ERROR_KIND_FAULT);
+	if (!strstr(pinmap_last_error(), line) ||
+	    !strstr(pinmap_last_error(), "launch_blocking_names_the_line"))
+		FAIL("no %s in \"%s\"", line, pinmap_last_error());
+	DONE(pinmap_stream_reset(stream));
+	DONE(pinmap_stream_copy(stream, memory, 0, memory, PAGE / 2, PAGE / 2));
+	DONE(pinmap_release(memory));
+	DONE(pinmap_release(gone));
+	DONE(pinmap_stream_destroy(stream));
+	pinmap_close(gpu);
+}
+
 /* The device's MMU stops work on memory that went away, and the stream says so. */
 TEST(failed_stream_says_why, .faults = true)
 {

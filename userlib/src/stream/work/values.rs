@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbers in memory that the device stores and waits for.
 
+use std::panic::Location;
+
 use nix::errno::Errno;
 
 use crate::error::{Error, Operation, Result};
@@ -33,9 +35,11 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
+    #[track_caller]
     pub fn timestamp<'b: 'w>(&self, to: &mut DeviceSliceMut<'b, u64>, index: usize) -> Result<()> {
         let when_full = self.when_full;
-        self.lock()?.queue_mut().timestamp(to, index, when_full)
+        self.lock()?.queue_mut().timestamp(to, index, when_full)?;
+        self.settle(Location::caller())
     }
 
     /// Makes the device wait until one element is at least `value`, before it executes what is
@@ -112,6 +116,7 @@ impl<'w> Work<'w> {
     /// As for [`copy`](Self::copy); `EINVAL`: the number is not inside the memory, or not aligned,
     /// or the memory is another context's, or not [mapped](crate::RegisterOptions::unmapped);
     /// `EACCES`: it was registered for reading only.
+    #[track_caller]
     pub fn store<M, T: Number>(
         &self,
         to: &'w Registration<M>,
@@ -136,7 +141,8 @@ impl<'w> Work<'w> {
         }
         let addr = to.device_addr()? + offset as u64;
         let when_full = self.when_full;
-        self.lock()?.queue_mut().store(addr, value, when_full)
+        self.lock()?.queue_mut().store(addr, value, when_full)?;
+        self.settle(Location::caller())
     }
 
     /// Makes the device store `value` in one element, when everything before is done. The CPU sees
@@ -145,6 +151,7 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
+    #[track_caller]
     pub fn write_value<'b: 'w>(
         &self,
         to: &mut DeviceSliceMut<'b, u64>,
@@ -154,6 +161,7 @@ impl<'w> Work<'w> {
         let when_full = self.when_full;
         self.lock()?
             .queue_mut()
-            .write_value(to, index, value, when_full)
+            .write_value(to, index, value, when_full)?;
+        self.settle(Location::caller())
     }
 }
