@@ -72,6 +72,9 @@ pub(crate) struct Table {
     pub(crate) offset: u64,
     /// Number of valid entries, and of those who store to it themselves.
     pub(crate) used: u64,
+    /// Whether a giant leaf stands in the table above in place of the entry that leads here. The
+    /// entries of this table say the same.
+    pub(crate) folded: bool,
     /// Tables of mappings are charged, because a program decides how many there are. Those of
     /// managed memory can be taken away.
     pub(crate) _charge: Option<Charge>,

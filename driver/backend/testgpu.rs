@@ -190,6 +190,7 @@ impl Hardware for TestGpu {
             host: PTE_HOST,
             snoop: PTE_SNOOP,
             leaf: PTE_LEAF,
+            giant: true,
             address: PTE_ADDRESS,
         }
     }

@@ -119,6 +119,7 @@ pub(crate) const FORMAT: Format = Format {
     host: 0x10,
     snoop: 0x20,
     leaf: 0x40,
+    giant: true,
     atomic: 0x80,
     address: 0x000f_ffff_ffff_f000,
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Page tables of a paged device: four levels of 512 entries of 8 bytes, with leaves of 4 KiB at
-//! level 0 and of 2 MiB at level 1. (Where pages are larger, there are no paged devices, and
+//! level 0, of 2 MiB at level 1, and of 1 GiB at level 2 if the device has them. (Where pages are larger, there are no paged devices, and
 //! [`LARGE`] is what a large leaf of the IOMMU covers.)
 //!
 //! Each device has its own [`Format`] of entries. The leaves that make up a span are the same for
@@ -8,10 +8,14 @@
 
 use super::{span::Span, PAGE_SHIFT, PAGE_SIZE};
 
-/// Level of the root; the leaves are at 0 and 1.
+/// Level of the root; the leaves are at 0, 1 and 2.
 pub const ROOT_LEVEL: u32 = 3;
 /// Bytes of a large leaf, which is one entry of level 1.
 pub const LARGE: u64 = 1 << shift(1);
+/// Level of a giant leaf.
+pub const GIANT_LEVEL: u32 = 2;
+/// Bytes of a giant leaf.
+pub const GIANT: u64 = 1 << shift(GIANT_LEVEL);
 /// Number of entries of a table.
 pub const ENTRIES: u64 = 1 << (PAGE_SHIFT - 3);
 
@@ -87,6 +91,15 @@ impl Memory {
     }
 }
 
+/// Returns the addresses at which giant leaves fit into `span`.
+pub fn giants(span: Span) -> impl Iterator<Item = u64> {
+    let fits = move |&va: &u64| span.last() >= va && span.last().wrapping_sub(va) >= GIANT - 1;
+    let first = span.start().checked_next_multiple_of(GIANT);
+    core::iter::successors(first.filter(fits), move |va| {
+        va.checked_add(GIANT).filter(fits)
+    })
+}
+
 /// Bits of an entry, as the device defines them.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -106,6 +119,8 @@ pub struct Format {
     pub snoop: u64,
     /// Set in a leaf.
     pub leaf: u64,
+    /// Whether the device has giant leaves.
+    pub giant: bool,
     /// Bits of the address.
     pub address: u64,
 }
@@ -121,8 +136,22 @@ impl Format {
 
     /// Returns the entry for a leaf; `None` if its address cannot be in an entry.
     pub const fn leaf(&self, leaf: Leaf, access: Access, snoop: bool) -> Option<u64> {
-        let address = leaf.memory.address();
-        if address & !self.address != 0 || address & leaf.bytes().wrapping_sub(1) != 0 {
+        self.entry(leaf.memory, leaf.bytes(), access, snoop)
+    }
+
+    /// Returns the entry for a giant leaf, which leads to `memory`; `None` if the device has none,
+    /// or its address cannot be in an entry.
+    pub const fn giant(&self, memory: Memory, access: Access, snoop: bool) -> Option<u64> {
+        if self.giant {
+            self.entry(memory, GIANT, access, snoop)
+        } else {
+            None
+        }
+    }
+
+    const fn entry(&self, memory: Memory, bytes: u64, access: Access, snoop: bool) -> Option<u64> {
+        let address = memory.address();
+        if address & !self.address != 0 || address & bytes.wrapping_sub(1) != 0 {
             return None;
         }
         let may = match access {
@@ -131,7 +160,7 @@ impl Format {
             Access::Atomic => self.read | self.write | self.atomic,
             Access::Fetch => self.read | self.execute,
         };
-        let place = match leaf.memory {
+        let place = match memory {
             Memory::Host(_) if snoop => self.host | self.snoop,
             Memory::Host(_) => self.host,
             Memory::Vram(_) => 0,
@@ -305,6 +334,17 @@ mod tests {
     }
 
     #[test]
+    fn giant_leaves_are_whole() {
+        let at = |start, length| giants(Span::new(start, length).unwrap()).collect::<Vec<_>>();
+        assert_eq!(at(0, GIANT), [0]);
+        assert_eq!(at(0, GIANT - PAGE_SIZE), []);
+        assert_eq!(at(PAGE_SIZE, 3 * GIANT), [GIANT, 2 * GIANT]);
+        let last = GIANT.wrapping_neg();
+        assert_eq!(at(last, GIANT), [last]);
+        assert_eq!(at(last + PAGE_SIZE, GIANT - PAGE_SIZE), []);
+    }
+
+    #[test]
     fn the_last_leaf_ends() {
         assert_eq!(leaves(u64::MAX - 0xfff, 0x1000, Memory::Host(0)).len(), 1);
         assert_eq!(leaves(0, 0x3000, Memory::Host(u64::MAX - 0xfff)).len(), 1);
@@ -350,5 +390,16 @@ mod tests {
         assert_eq!(FORMAT.leaf(leaf(0x5000, true), Access::Read, true), None);
         assert_eq!(FORMAT.leaf(leaf(1 << 52, false), Access::Read, true), None);
         assert_eq!(FORMAT.leaf(local(0x7000), Access::Read, true), Some(0x7043));
+        let giant = |at| FORMAT.giant(Memory::Host(at), Access::Read, true);
+        assert_eq!(giant(3 * GIANT), Some(3 * GIANT | 0x73));
+        assert_eq!(giant(3 * GIANT + LARGE), None);
+        let step = FORMAT.read(3 * GIANT | 0x73, GIANT_LEVEL, 7 * GIANT + 0x1234);
+        assert!(matches!(step, Step::Leaf { memory: Memory::Host(at), bytes: GIANT, .. }
+            if at == 3 * GIANT + 0x1234));
+        let none = Format {
+            giant: false,
+            ..FORMAT
+        };
+        assert_eq!(none.giant(Memory::Host(0), Access::Read, true), None);
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
     gpu::{vram::Share, Gpu},
     logic::{
-        pte::{self, Leaves, LARGE, ROOT_LEVEL},
+        pte::{self, Leaves, ENTRIES, GIANT_LEVEL, LARGE, ROOT_LEVEL},
         span::Span,
         PAGE_SIZE,
     },
@@ -55,6 +55,7 @@ impl Spare {
         let table = Table {
             offset,
             used: 0,
+            folded: false,
             _charge: charge,
         };
         Ok(Self { table, node, entry })
@@ -229,10 +230,33 @@ impl Tables {
     }
 
     /// Counts one more user of the table of `level` for `va`, if it is there. Returns its offset.
-    pub(super) fn keep(&mut self, level: u32, va: u64) -> Option<u64> {
+    pub(super) fn keep(&mut self, gpu: &Gpu, level: u32, va: u64) -> Option<u64> {
         let table = self.below.get_mut(&key(level, va))?;
         table.used = table.used.saturating_add(1);
-        Some(table.offset)
+        let offset = table.offset;
+        if core::mem::take(&mut table.folded) {
+            let above = level.saturating_add(1);
+            let parent = self.find(above, va)?;
+            let entry = gpu.hardware.format().table(offset)?;
+            // It translates as the giant leaf does, so the device need not forget that.
+            let at = parent.saturating_add(pte::slot(above, va));
+            gpu.hardware.store(at, entry);
+        }
+        Some(offset)
+    }
+
+    /// Puts `entry`, a giant leaf, in the place of the table below, whose entries translate the
+    /// same, unless others store to that table. The table stays, for whoever does so later.
+    pub(super) fn fold(&mut self, gpu: &Gpu, va: u64, entry: u64) {
+        let parent = self.find(GIANT_LEVEL, va);
+        let table = self.below.get_mut(&key(GIANT_LEVEL - 1, va));
+        if let (Some(parent), Some(table)) = (parent, table) {
+            if table.used == ENTRIES {
+                let at = parent.saturating_add(pte::slot(GIANT_LEVEL, va));
+                gpu.hardware.store(at, entry);
+                table.folded = true;
+            }
+        }
     }
 
     /// Makes the spare table, if there is one, that of `level` for `va`, which is missing, with one

@@ -289,6 +289,12 @@ impl Mmu for Vm {
             }
             task::cond_resched();
         }
+        for va in pte::giants(span) {
+            let part = memory.plus(va.saturating_sub(span.start()));
+            if let Some(entry) = part.and_then(|part| format.giant(part, access, snoop)) {
+                tables.fold(gpu, va, entry);
+            }
+        }
         // The entries are there before any doorbell that is rung because of them.
         gpu.hardware.order();
         Ok(())

@@ -36,7 +36,7 @@ pub(crate) fn run(data: &[u8]) {
         let last = entries.last().copied().unwrap_or(0);
         assert_ne!(last & regs::PTE_LEAF, 0);
         assert_eq!(leaf.permits(Access::Write), last & regs::PTE_WRITE != 0);
-        assert_eq!(leaf.large, entries.len() == 3);
+        assert_eq!(usize::from(leaf.level), 4 - entries.len());
         let (address, left) = leaf.place(va);
         assert!(left > 0 && address + (left - 1) == leaf.address + (leaf.size() - 1));
     }

@@ -14,8 +14,8 @@ use crate::regs;
 pub struct Leaf {
     /// Bus address, or offset in VRAM, of the page's first byte.
     pub address: u64,
-    /// Whether the leaf maps 2 MiB, and not 4 KiB.
-    pub large: bool,
+    /// Level of the entry.
+    pub level: u8,
     /// Whether the address is a bus address.
     pub host: bool,
     /// Whether accesses are coherent with the CPUs' caches.
@@ -27,10 +27,10 @@ pub struct Leaf {
 impl Leaf {
     /// Returns how many bytes the leaf maps.
     pub fn size(&self) -> u64 {
-        if self.large {
-            regs::LARGE_PAGE
-        } else {
-            regs::PAGE
+        match self.level {
+            0 => regs::PAGE,
+            1 => regs::LARGE_PAGE,
+            _ => regs::GIANT_PAGE,
         }
     }
 
@@ -103,7 +103,7 @@ pub fn walk(
         if entry & regs::PTE_LEAF != 0 {
             return Ok(Leaf {
                 address: table,
-                large: level == 1,
+                level,
                 host,
                 snoop: entry & regs::PTE_SNOOP != 0,
                 permissions: entry & PERMISSIONS,
@@ -122,6 +122,7 @@ fn is_well_formed(entry: u64, level: u8) -> bool {
     let kind = match level {
         0 => leaf,
         1 => !leaf || entry & regs::PTE_ADDRESS & regs::LARGE_PAGE.wrapping_sub(1) == 0,
+        2 => !leaf || entry & regs::PTE_ADDRESS & regs::GIANT_PAGE.wrapping_sub(1) == 0,
         _ => !leaf,
     };
     let permissions = leaf || entry & PERMISSIONS == 0;
@@ -168,8 +169,8 @@ mod tests {
         ];
         let leaf = run(&entries, VA).unwrap();
         assert_eq!(
-            (leaf.address, leaf.large, leaf.host),
-            (0xabc_d000, false, true)
+            (leaf.address, leaf.level, leaf.host),
+            (0xabc_d000, 0, true)
         );
         assert_eq!(leaf.place(VA), (0xabc_d234, 0x1000 - 0x234));
         assert!(leaf.permits(Access::Write) && !leaf.permits(Access::Fetch));
@@ -202,6 +203,24 @@ mod tests {
         }
         entries[2].2 |= 0x1000;
         assert_eq!(run(&entries, VA).unwrap_err().reason, Reason::ReservedBit);
+    }
+
+    #[test]
+    fn giant_leaves() {
+        let [a, b, ..] = indexes();
+        let mut entries = [
+            (false, 0x10000 + a, V | 0x20000),
+            (false, 0x20000 + b, V | L | regs::PTE_READ | 3 << 30),
+        ];
+        let leaf = run(&entries, VA).unwrap();
+        assert_eq!(leaf.level, 2);
+        let offset = VA & 0x3fff_ffff;
+        assert_eq!(leaf.place(VA), (3 << 30 | offset, (1 << 30) - offset));
+        entries[1].2 |= 0x20_0000;
+        assert_eq!(run(&entries, VA).unwrap_err().reason, Reason::ReservedBit);
+        // The root has no leaves.
+        let root = [(false, 0x10000 + a, V | L | regs::PTE_READ)];
+        assert_eq!(run(&root, VA).unwrap_err().level, 3);
     }
 
     #[test]

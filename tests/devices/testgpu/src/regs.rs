@@ -273,3 +273,5 @@ pub const VA_END: u64 = 1 << 48;
 pub const PAGE: u64 = 4096;
 /// Bytes that a leaf of level 1 maps.
 pub const LARGE_PAGE: u64 = 2 << 20;
+/// Bytes that a leaf of level 2 maps.
+pub const GIANT_PAGE: u64 = 1 << 30;

@@ -7,6 +7,7 @@ use crate::regs;
 const WAYS: usize = 4;
 const SMALL_SETS: usize = 256;
 const LARGE_SETS: usize = 32;
+const GIANT_SETS: usize = 4;
 
 /// Number of entries for 4 KiB pages.
 pub const SMALL_ENTRIES: usize = WAYS * SMALL_SETS;
@@ -29,6 +30,7 @@ struct Set {
 pub struct Tlb {
     small: Vec<Set>,
     large: Vec<Set>,
+    giant: Vec<Set>,
 }
 
 impl Default for Tlb {
@@ -36,6 +38,7 @@ impl Default for Tlb {
         Self {
             small: vec![Set::default(); SMALL_SETS],
             large: vec![Set::default(); LARGE_SETS],
+            giant: vec![Set::default(); GIANT_SETS],
         }
     }
 }
@@ -52,15 +55,16 @@ impl Tlb {
     pub fn lookup(&self, vmid: usize, va: u64) -> Option<Leaf> {
         lookup(&self.small, vmid, va / regs::PAGE)
             .or_else(|| lookup(&self.large, vmid, va / regs::LARGE_PAGE))
+            .or_else(|| lookup(&self.giant, vmid, va / regs::GIANT_PAGE))
     }
 
     /// Caches a leaf that a walk for `va` found.
     pub fn insert(&mut self, vmid: usize, va: u64, leaf: Leaf) {
         let page = va / leaf.size();
-        let sets = if leaf.large {
-            &mut self.large
-        } else {
-            &mut self.small
+        let sets = match leaf.level {
+            0 => &mut self.small,
+            1 => &mut self.large,
+            _ => &mut self.giant,
         };
         if lookup(sets, vmid, page).is_some() {
             // Two engines walked at once. The cached entry stays, as if the second had found it.
@@ -94,6 +98,7 @@ impl Tlb {
             .small
             .iter_mut()
             .chain(&mut self.large)
+            .chain(&mut self.giant)
             .flat_map(|set| &mut set.ways)
         {
             let Some(entry) = way else { continue };
@@ -119,10 +124,9 @@ mod tests {
     use super::*;
     use crate::pagetable::walk;
 
-    fn leaf(address: u64, large: bool) -> Leaf {
+    fn leaf(address: u64, end: u8) -> Leaf {
         let mut level = 3;
         walk(regs::ROOT_ENABLE, 0, |_, _| {
-            let end = if large { 1 } else { 0 };
             let bits = if level == end {
                 regs::PTE_LEAF | regs::PTE_READ | address
             } else {
@@ -137,12 +141,16 @@ mod tests {
     #[test]
     fn keeps_until_invalidated() {
         let mut tlb = Tlb::default();
-        tlb.insert(1, 0x5123, leaf(0x1000, false));
-        tlb.insert(1, 0x5000, leaf(0x2000, false));
-        tlb.insert(2, 0x60_0000, leaf(0x20_0000, true));
+        tlb.insert(1, 0x5123, leaf(0x1000, 0));
+        tlb.insert(1, 0x5000, leaf(0x2000, 0));
+        tlb.insert(2, 0x60_0000, leaf(0x20_0000, 1));
+        tlb.insert(2, 5 << 30, leaf(3 << 30, 2));
         assert_eq!(tlb.lookup(1, 0x5fff).unwrap().address, 0x1000);
         assert_eq!(tlb.lookup(2, 0x5fff), None);
         assert_eq!(tlb.lookup(2, 0x7f_ffff).unwrap().address, 0x20_0000);
+        assert_eq!(tlb.lookup(2, (5 << 30) + 0x4567).unwrap().address, 3 << 30);
+        tlb.invalidate(Some(2), (6 << 30) - 1, 6 << 30, |_| false);
+        assert_eq!(tlb.lookup(2, 5 << 30), None);
         tlb.invalidate(Some(2), 0, u64::MAX, |_| false);
         assert_eq!(tlb.lookup(2, 0x7f_ffff), None);
         tlb.invalidate(Some(1), 0x6000, u64::MAX, |_| false);
@@ -159,7 +167,7 @@ mod tests {
         let mut tlb = Tlb::default();
         let va = |i: u64| i * 256 * 4096;
         for i in 0..6 {
-            tlb.insert(0, va(i), leaf(i << 12, false));
+            tlb.insert(0, va(i), leaf(i << 12, 0));
         }
         let cached: Vec<_> = (0..6).map(|i| tlb.lookup(0, va(i)).is_some()).collect();
         assert_eq!(cached, [false, false, true, true, true, true]);
