@@ -28,8 +28,8 @@ use crate::{
     mapping::{Mapping, Memory},
     sys::{fs::eventfd::EventFd, mm::folios::Folios},
     uapi::{
-        self, pinmap_fail, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query,
-        pinmap_queue_submit, pinmap_queue_wait,
+        self, pinmap_fail, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify,
+        pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
     },
     view::{MmapOffsets, MmapSource},
 };

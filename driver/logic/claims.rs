@@ -545,7 +545,6 @@ claims! {
     }
 }
 
-/// Any index of a page, in a block or not.
 fn any_page() -> usize {
     any_of(&[0, 1, 63, 64, 65, 511, 512, 513, u64::MAX]) as usize
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Page tables of a paged device: four levels of 512 entries of 8 bytes, with leaves of 4 KiB at
-//! level 0, of 2 MiB at level 1, and of 1 GiB at level 2 if the device has them. (Where pages are larger, there are no paged devices, and
-//! [`LARGE`] is what a large leaf of the IOMMU covers.)
+//! level 0, of 2 MiB at level 1, and of 1 GiB at level 2 if the device has them. (Where pages are
+//! larger, there are no paged devices, and [`LARGE`] is what a large leaf of the IOMMU covers.)
 //!
 //! Each device has its own [`Format`] of entries. The leaves that make up a span are the same for
 //! all.
@@ -391,11 +391,13 @@ mod tests {
         assert_eq!(FORMAT.leaf(leaf(1 << 52, false), Access::Read, true), None);
         assert_eq!(FORMAT.leaf(local(0x7000), Access::Read, true), Some(0x7043));
         let giant = |at| FORMAT.giant(Memory::Host(at), Access::Read, true);
-        assert_eq!(giant(3 * GIANT), Some(3 * GIANT | 0x73));
+        assert_eq!(giant(3 * GIANT), Some((3 * GIANT) | 0x73));
         assert_eq!(giant(3 * GIANT + LARGE), None);
-        let step = FORMAT.read(3 * GIANT | 0x73, GIANT_LEVEL, 7 * GIANT + 0x1234);
-        assert!(matches!(step, Step::Leaf { memory: Memory::Host(at), bytes: GIANT, .. }
-            if at == 3 * GIANT + 0x1234));
+        let step = FORMAT.read((3 * GIANT) | 0x73, GIANT_LEVEL, 7 * GIANT + 0x1234);
+        assert!(
+            matches!(step, Step::Leaf { memory: Memory::Host(at), bytes: GIANT, .. }
+            if at == 3 * GIANT + 0x1234)
+        );
         let none = Format {
             giant: false,
             ..FORMAT

@@ -19,11 +19,7 @@ use crate::{
         PAGE_SIZE,
     },
     mmu::{Mmu, Removal},
-    sys::{
-        mm::reclaim,
-        task,
-        task::account::Account,
-    },
+    sys::{mm::reclaim, task, task::account::Account},
     uapi::{self, pinmap_gpu_walk},
 };
 use kernel::{

@@ -210,12 +210,12 @@ mod tests {
         let [a, b, ..] = indexes();
         let mut entries = [
             (false, 0x10000 + a, V | 0x20000),
-            (false, 0x20000 + b, V | L | regs::PTE_READ | 3 << 30),
+            (false, 0x20000 + b, V | L | regs::PTE_READ | (3 << 30)),
         ];
         let leaf = run(&entries, VA).unwrap();
         assert_eq!(leaf.level, 2);
         let offset = VA & 0x3fff_ffff;
-        assert_eq!(leaf.place(VA), (3 << 30 | offset, (1 << 30) - offset));
+        assert_eq!(leaf.place(VA), ((3 << 30) | offset, (1 << 30) - offset));
         entries[1].2 |= 0x20_0000;
         assert_eq!(run(&entries, VA).unwrap_err().reason, Reason::ReservedBit);
         // The root has no leaves.

@@ -125,14 +125,14 @@ mod tests {
     use crate::pagetable::walk;
 
     fn leaf(address: u64, end: u8) -> Leaf {
-        let mut level = 3;
+        let mut level = 4;
         walk(regs::ROOT_ENABLE, 0, |_, _| {
+            level -= 1;
             let bits = if level == end {
                 regs::PTE_LEAF | regs::PTE_READ | address
             } else {
                 0
             };
-            level -= 1;
             Ok(regs::PTE_VALID | bits)
         })
         .unwrap()

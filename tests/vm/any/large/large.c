@@ -139,7 +139,7 @@ TEST(leaves_of_any_pages)
 	CHECK(!is_mapped(fd, memory + GIB));
 }
 
-/* A managed range that has had a table there, or wants one, and the leaf do not hinder each other. */
+/* A managed range that has a table there, or wants one, and the leaf do not hinder each other. */
 TEST(leaf_amid_managed_memory)
 {
 	int fd = open_gpu();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What registering most of a machine's memory costs, and costs others. Not part of any run of
+ * The cost of registering most of a machine's memory, also for others. Not part of any run of
  * scripts/test: the machine needs 8 GiB at least. docs/speed.md has the command, and numbers.
  */
 #define _GNU_SOURCE
@@ -186,8 +186,8 @@ TEST(manage_most, .seconds = 600)
 		for (unsigned int gib = 0; gib < most; gib++) {
 			uint64_t begin = now_ns();
 
-			for (size_t at = 0; at < GIB; at += 64 * MIB)
-				queue_push(&queue, GPU_FILL | 3 << 8, (uintptr_t)memory + gib * GIB + at,
+			for (size_t at = gib * GIB; at < (gib + 1) * GIB; at += 64 * MIB)
+				queue_push(&queue, GPU_FILL | 3 << 8, (uintptr_t)memory + at,
 					   64 * MIB, 0x1111111111111111 * (round + 1));
 			queue_finish_within(&queue, 60000);
 			if (gib % (most / 4) == 0)
