@@ -337,6 +337,12 @@ struct pinmap_completion;
 struct pinmap_stream_event;
 
 /**
+ * Addresses at which there is only managed memory that the program allocates there, for the CPU
+ * and for the device.
+ */
+struct pinmap_window;
+
+/**
  * A channel, for one transfer at a time.
  */
 struct pinmap_xdma_channel;
@@ -502,6 +508,24 @@ struct pinmap_prefetched {
 };
 
 /**
+ * How much of the device's memory this program may have for managed memory, and has.
+ */
+struct pinmap_budget_info {
+  /**
+   * The most that it may have, in bytes. UINT64_MAX: there is no limit, as at first.
+   */
+  uint64_t limit;
+  /**
+   * Bytes that it has.
+   */
+  uint64_t used;
+  /**
+   * How many more bytes can move there now.
+   */
+  uint64_t room;
+};
+
+/**
  * How memory is registered, allocated or mapped. What is not named is 0:
  *
  *     struct pinmap_memory_options options = {
@@ -529,6 +553,20 @@ struct pinmap_memory_options {
    * The address that the device is to have, with PINMAP_AT_ADDRESS.
    */
   uint64_t device_address;
+};
+
+/**
+ * A piece of memory of the program.
+ */
+struct pinmap_range {
+  /**
+   * The first byte.
+   */
+  void *address;
+  /**
+   * The length in bytes.
+   */
+  size_t length;
 };
 
 /**
@@ -904,6 +942,24 @@ int pinmap_prefetch(const struct pinmap_device *device,
                     size_t size);
 
 /**
+ * Tells the budget of managed memory. `size` is sizeof(struct pinmap_budget_info).
+ *
+ * Errors: ENOENT, nothing is managed; ENODEV, the device is gone.
+ */
+int pinmap_get_budget(const struct pinmap_device *device,
+                      struct pinmap_budget_info *budget,
+                      size_t size);
+
+/**
+ * Limits how many bytes of the device's memory this program has for managed memory; UINT64_MAX is
+ * no limit. What is there stays. Memory beyond it stays on the host, where the device reaches it.
+ *
+ * Errors: as for pinmap_get_budget().
+ */
+int pinmap_set_budget(const struct pinmap_device *device,
+                      uint64_t limit);
+
+/**
  * Says how managed memory is used, in place of what was said before; 0 is nothing.
  *
  * Errors: ENOENT, not all of it is managed; EINVAL, it is empty, or the advice contradicts itself;
@@ -1025,6 +1081,22 @@ struct pinmap_memory *pinmap_register(const struct pinmap_device *device,
                                       const struct pinmap_memory_options *memory_options);
 
 /**
+ * Registers several pieces of memory, as pinmap_register() does each of them: all or none, by one
+ * call of the driver for up to 1024 of them. Each is whole pages. `memory` has room for `count`
+ * pointers, and each is released by itself. With PINMAP_AT_ADDRESS the address is that of the
+ * first, and the others follow it.
+ *
+ * Flags: PINMAP_READ_ONLY, PINMAP_PORTABLE, PINMAP_SAME_ADDRESS, PINMAP_AT_ADDRESS.
+ *
+ * Errors: as for pinmap_register(); the words name the piece.
+ */
+int pinmap_register_all(const struct pinmap_device *device,
+                        const struct pinmap_range *ranges,
+                        size_t count,
+                        const struct pinmap_memory_options *memory_options,
+                        struct pinmap_memory **memory);
+
+/**
  * Registers whole pages of a file that is open as `fd`: a memfd, or one of tmpfs or hugetlbfs. The
  * device and all who map the file share them. The memory has no address in this program, and is no
  * operand of a stream.
@@ -1129,13 +1201,10 @@ struct pinmap_stream *pinmap_stream_create(const struct pinmap_device *device,
                                            const struct pinmap_stream_options *stream_options);
 
 /**
- * Waits until everything that was submitted to a stream is done, and destroys it. NULL is none.
- * The stream is gone even if this fails; in a host function, where this does not wait, its work is
- * still done.
- *
- * Errors: as for pinmap_stream_synchronize(); EDEADLK, this is a host function.
+ * Destroys a stream, and returns at once. What was submitted is still done, and
+ * pinmap_release() waits for it as before. NULL is none.
  */
-int pinmap_stream_destroy(struct pinmap_stream *stream);
+void pinmap_stream_destroy(struct pinmap_stream *stream);
 
 /**
  * Returns the number by which events name the queue of a stream.
@@ -1158,6 +1227,22 @@ int pinmap_stream_copy(const struct pinmap_stream *stream,
                        const struct pinmap_memory *from,
                        size_t from_offset,
                        size_t length);
+
+/**
+ * Submits a copy of `length` bytes between memory that pointers name: any memory of the program.
+ * What is registered with the stream's device, or allocated for it, is used as it is. The rest is
+ * managed for the copy where the device can fault, and registered for it where it cannot.
+ *
+ * The library does not know whose memory it is: it must stay, and pinmap_release() of it does not
+ * wait, until the copy is done.
+ *
+ * Errors: EEXIST, the memory is registered in part; otherwise as for pinmap_stream_copy() and
+ * pinmap_register().
+ */
+int pinmap_stream_memcpy(const struct pinmap_stream *stream,
+                         void *to,
+                         const void *from,
+                         size_t length);
 
 /**
  * Submits a fill: sets `count` elements of `width` bytes, which is 1, 2, 4 or 8, to the lowest
@@ -1390,6 +1475,51 @@ int pinmap_testgpu_atomic_add_u64(const struct pinmap_stream *stream,
  */
 int pinmap_testgpu_spin(const struct pinmap_stream *stream,
                         uint64_t nanoseconds);
+
+/**
+ * Has all memory of the program managed that the device can translate: it reaches it at any
+ * pointer. Releasing the result ends that. It is no operand of a stream: pinmap_stream_memcpy()
+ * takes pointers.
+ *
+ * Errors: EEXIST, a range of this device is managed already; EOPNOTSUPP, the device cannot fault,
+ * or the kernel lets no driver follow the memory of programs; ENODEV, the device is gone.
+ */
+struct pinmap_memory *pinmap_manage_all(const struct pinmap_device *device);
+
+/**
+ * Reserves a window of `length` bytes, a multiple of 2 MiB. With PINMAP_AT_ADDRESS it begins at
+ * device_address, which is the program's address, too.
+ *
+ * Flags: PINMAP_AT_ADDRESS, PINMAP_ON_NODE.
+ *
+ * Errors: EINVAL, the length or the address is no multiple of 2 MiB; EEXIST, something is there
+ * already; ENOMEM, no address space is that large, or the user may not lock the page tables;
+ * ENOSPC, the device has no room for them; EOPNOTSUPP, as for pinmap_manage_all().
+ */
+struct pinmap_window *pinmap_window_create(const struct pinmap_device *device,
+                                           size_t length,
+                                           const struct pinmap_memory_options *memory_options);
+
+/**
+ * Returns the first address of a window.
+ */
+void *pinmap_window_address(const struct pinmap_window *window);
+
+/**
+ * Allocates zeroed memory of a window: `offset` bytes behind its first address, a multiple of the
+ * page size, or with SIZE_MAX in the first place that is large enough.
+ *
+ * Errors: EINVAL, the length is 0, or the offset is no multiple; ENOMEM, there is no room in one
+ * piece, or it reaches out of the window; EEXIST, some of it is allocated already.
+ */
+struct pinmap_memory *pinmap_window_alloc(const struct pinmap_window *window,
+                                          size_t offset,
+                                          size_t length);
+
+/**
+ * Destroys a window. Its addresses stay reserved until all memory of it is released. NULL is none.
+ */
+void pinmap_window_destroy(struct pinmap_window *window);
 
 /**
  * Looks for the core in the BARs of a device, and stores what it has. Only reads registers. `size`

@@ -25,6 +25,7 @@ mod stream;
 mod stream_event;
 mod submitter;
 mod testgpu;
+mod window;
 mod xdma;
 
 pub use bar::*;
@@ -40,4 +41,5 @@ pub use register::*;
 pub use stream::*;
 pub use stream_event::*;
 pub use testgpu::*;
+pub use window::*;
 pub use xdma::*;

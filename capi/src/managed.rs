@@ -88,6 +88,56 @@ pub unsafe extern "C" fn pinmap_prefetch(
     })
 }
 
+/// How much of the device's memory this program may have for managed memory, and has.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Budget {
+    /// The most that it may have, in bytes. UINT64_MAX: there is no limit, as at first.
+    pub limit: u64,
+    /// Bytes that it has.
+    pub used: u64,
+    /// How many more bytes can move there now.
+    pub room: u64,
+}
+
+/// Tells the budget of managed memory. `size` is sizeof(struct pinmap_budget_info).
+///
+/// Errors: ENOENT, nothing is managed; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_get_budget(
+    device: *const Device,
+    budget: *mut Budget,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: A device, by the rules of C.
+        let found = unsafe { refer(device, "device")? }
+            .accelerator()?
+            .budget()?;
+        let found = Budget {
+            limit: found.limit.unwrap_or(u64::MAX),
+            used: found.used,
+            room: found.room,
+        };
+        // SAFETY: Room for `size` bytes, by the rules of C; the answer has no padding.
+        unsafe { answer(budget, size, &found) }
+    })
+}
+
+/// Limits how many bytes of the device's memory this program has for managed memory; UINT64_MAX is
+/// no limit. What is there stays. Memory beyond it stays on the host, where the device reaches it.
+///
+/// Errors: as for pinmap_get_budget().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_set_budget(device: *const Device, limit: u64) -> c_int {
+    status(|| {
+        // SAFETY: A device, by the rules of C.
+        let accelerator = unsafe { refer(device, "device")? }.accelerator()?;
+        accelerator.set_budget((limit != u64::MAX).then_some(limit))?;
+        Ok(())
+    })
+}
+
 /// Says how managed memory is used, in place of what was said before; 0 is nothing.
 ///
 /// Errors: ENOENT, not all of it is managed; EINVAL, it is empty, or the advice contradicts itself;

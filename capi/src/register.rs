@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::slice;
 
 use nix::errno::Errno;
 use pinmap::ErrorKind;
@@ -10,7 +11,7 @@ use pinmap::{AllocOptions, DmaBuf, RegisterOptions};
 use pinmap_dynamic::{Error, Result};
 
 use crate::device::Device;
-use crate::error::{enter, make, refer};
+use crate::error::{enter, make, refer, status};
 use crate::memory::Memory;
 use crate::options::{
     options, MemoryOptions, PINMAP_AT_ADDRESS, PINMAP_ON_NODE, PINMAP_PORTABLE, PINMAP_READ_ONLY,
@@ -74,6 +75,64 @@ pub unsafe extern "C" fn pinmap_register(
         // references.
         let memory = unsafe { pinmap_dynamic::Memory::register(device, first, length, register)? };
         Ok(Memory(memory))
+    })
+}
+
+/// A piece of memory of the program.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Range {
+    /// The first byte.
+    pub address: *mut c_void,
+    /// The length in bytes.
+    pub length: usize,
+}
+
+/// Registers several pieces of memory, as pinmap_register() does each of them: all or none, by one
+/// call of the driver for up to 1024 of them. Each is whole pages. `memory` has room for `count`
+/// pointers, and each is released by itself. With PINMAP_AT_ADDRESS the address is that of the
+/// first, and the others follow it.
+///
+/// Flags: PINMAP_READ_ONLY, PINMAP_PORTABLE, PINMAP_SAME_ADDRESS, PINMAP_AT_ADDRESS.
+///
+/// Errors: as for pinmap_register(); the words name the piece.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_register_all(
+    device: *const Device,
+    ranges: *const Range,
+    count: usize,
+    memory_options: *const MemoryOptions,
+    memory: *mut *mut Memory,
+) -> c_int {
+    const FLAGS: u32 = PINMAP_READ_ONLY | PINMAP_PORTABLE | PINMAP_SAME_ADDRESS | PINMAP_AT_ADDRESS;
+    status(|| {
+        // SAFETY: A device and options, by the rules of C.
+        let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
+        given.check(FLAGS)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if ranges.is_null() || memory.is_null() {
+            return Err(Error::invalid("ranges or memory is NULL"));
+        }
+        // SAFETY: There are `count` of them, by the rules of C.
+        let asked = unsafe { slice::from_raw_parts(ranges, count) };
+        let asked: Vec<_> = asked
+            .iter()
+            .map(|one| (one.address.cast(), one.length))
+            .collect();
+        let (device, register) = (&device.device, register_options(&given));
+        // SAFETY: As for `pinmap_register`.
+        let made = unsafe { pinmap_dynamic::Memory::register_all(device, &asked, register)? };
+        for (index, one) in made.into_iter().enumerate() {
+            // SAFETY: There is room for `count` of them, by the rules of C.
+            unsafe {
+                memory
+                    .add(index)
+                    .write(Box::into_raw(Box::new(Memory(one))))
+            };
+        }
+        Ok(())
     })
 }
 

@@ -62,14 +62,7 @@ impl Stream {
         }
         // SAFETY: As the caller promises; none is NULL.
         let named = parts.map(|part| unsafe { &(*part.memory).0 });
-        let submitted = self.0.submit(named, work);
-        match submitted {
-            Err(error) if launch_blocking() => Err(match submitter::place() {
-                Some(place) => error.submitted_at(&place),
-                None => error,
-            }),
-            submitted => submitted,
-        }
+        self.0.submit(named, work).map_err(placed)
     }
 }
 
@@ -100,20 +93,12 @@ pub unsafe extern "C" fn pinmap_stream_create(
     })
 }
 
-/// Waits until everything that was submitted to a stream is done, and destroys it. NULL is none.
-/// The stream is gone even if this fails; in a host function, where this does not wait, its work is
-/// still done.
-///
-/// Errors: as for pinmap_stream_synchronize(); EDEADLK, this is a host function.
+/// Destroys a stream, and returns at once. What was submitted is still done, and
+/// pinmap_release() waits for it as before. NULL is none.
 #[no_mangle]
-pub unsafe extern "C" fn pinmap_stream_destroy(stream: *mut Stream) -> c_int {
-    status(|| {
-        if stream.is_null() {
-            return Ok(());
-        }
-        // SAFETY: It comes from `make`, and is not used again, by the rules of C.
-        unsafe { Box::from_raw(stream) }.0.finish()
-    })
+pub unsafe extern "C" fn pinmap_stream_destroy(stream: *mut Stream) {
+    // SAFETY: It comes from `make`, and is not used again, by the rules of C.
+    unsafe { destroy(stream) };
 }
 
 /// Returns the number by which events name the queue of a stream.
@@ -154,6 +139,40 @@ pub unsafe extern "C" fn pinmap_stream_copy(
             })
         }
     })
+}
+
+/// Submits a copy of `length` bytes between memory that pointers name: any memory of the program.
+/// What is registered with the stream's device, or allocated for it, is used as it is. The rest is
+/// managed for the copy where the device can fault, and registered for it where it cannot.
+///
+/// The library does not know whose memory it is: it must stay, and pinmap_release() of it does not
+/// wait, until the copy is done.
+///
+/// Errors: EEXIST, the memory is registered in part; otherwise as for pinmap_stream_copy() and
+/// pinmap_register().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_memcpy(
+    stream: *const Stream,
+    to: *mut c_void,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream, and memory that stays, by the rules of C.
+        let copied = unsafe {
+            let stream = refer(stream, "stream")?;
+            stream.0.copy_at(to.cast(), from.cast(), length)
+        };
+        copied.map_err(placed)
+    })
+}
+
+/// The error of a submission, with the line of the program if that is wanted.
+fn placed(error: Error) -> Error {
+    match launch_blocking().then(submitter::place).flatten() {
+        Some(place) => error.submitted_at(&place),
+        None => error,
+    }
 }
 
 pub(crate) fn part(memory: *const Memory, what: &'static str) -> Part {

@@ -39,9 +39,15 @@ mod tests {
 
     #[test]
     fn the_caller_is_behind_the_exported_function() {
-        let own = "   0: pinmap_dynamic::stream::Stream::submit\n   1: pinmap_capi::status\n             \
-                   at /src/capi/src/error.rs:9:1\n   2: pinmap_stream_copy\n             \
-                   at /src/capi/src/stream.rs:131:5\n";
+        let own = [
+            "   0: pinmap_dynamic::stream::Stream::submit",
+            "   1: pinmap_capi::status",
+            "             at /src/capi/src/error.rs:9:1",
+            "   2: pinmap_stream_copy",
+            "             at /src/capi/src/stream.rs:131:5",
+            "",
+        ];
+        let own = own.join("\n");
         for (program, place) in [
             (
                 "   3: main\n             at ./saxpy.c:12:3\n",

@@ -80,6 +80,8 @@ pub(crate) enum Owner {
     Range(ManagedRange),
     /// Nothing: each work that names the memory lends it to its device.
     Lent,
+    /// Nothing: the program has it within reach, in some other way.
+    Pointed,
 }
 
 /// The memory as an operand of a stream. What it refers to exists as long as the owner beside it.
@@ -272,7 +274,9 @@ impl Memory {
                 Owner::Registration(registration) => registration.device_addr()?,
                 Owner::File(file) => file.device_addr()?,
                 Owner::Allocation(allocation) => allocation.device_addr(),
-                Owner::Managed(_) | Owner::Range(_) | Owner::Lent => self.addr as u64,
+                Owner::Managed(_) | Owner::Range(_) | Owner::Lent | Owner::Pointed => {
+                    self.addr as u64
+                }
             })
         })?;
         Ok(first + offset as u64)

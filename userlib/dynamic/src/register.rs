@@ -5,7 +5,8 @@ use std::fs::File;
 use std::ptr;
 use std::sync::Arc;
 
-use pinmap::accelerator::{Accelerator, DeviceSlice, DeviceSliceMut, Managed};
+use pinmap::accelerator::{Accelerator, DeviceSlice, DeviceSliceMut, Managed, Window};
+use pinmap::inspect::BufferKind;
 use pinmap::{Access, AllocOptions, Allocation, Device, DmaBuf, RegisterOptions};
 
 use crate::error::Result;
@@ -53,6 +54,33 @@ impl Memory {
         let whole = unsafe { whole(device, first, start, len, memory.access()) };
         let owner = Owner::Registration(Kept::new(memory));
         Ok(Self::new(device, (addr, len), id, owner, whole))
+    }
+
+    /// Registers several pieces of memory of the program, which are whole pages: all or none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::register_all_raw`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`register`](Self::register), for each of them.
+    pub unsafe fn register_all(
+        device: &Device,
+        memory: &[(*mut u8, usize)],
+        options: RegisterOptions,
+    ) -> Result<Vec<Arc<Self>>> {
+        // SAFETY: As the caller promises.
+        let registered = unsafe { device.register_all_raw(memory, options)? };
+        let each = registered.into_iter().zip(memory);
+        let made = each.map(|(registration, &(first, len))| {
+            let (id, start) = (registration.handle(), registration.device_addr()?);
+            // SAFETY: As above. The slices are not used after the registration was released.
+            let whole = unsafe { whole(device, first, start, len, registration.access()) };
+            let (addr, owner) = (first.addr(), Owner::Registration(Kept::new(registration)));
+            Ok(Self::new(device, (addr, len), id, owner, whole))
+        });
+        made.collect()
     }
 
     /// Registers whole pages of a file, which have no address in the program.
@@ -126,19 +154,17 @@ impl Memory {
     /// As for [`Accelerator::alloc_managed`].
     pub fn alloc_managed(accelerator: &Accelerator, len: usize) -> Result<Arc<Self>> {
         let memory = accelerator.alloc_managed::<u8>(len)?;
-        let (addr, id) = (memory.addr(), memory.range().handle());
+        Ok(Self::managed(accelerator, memory))
+    }
+
+    fn managed(accelerator: &Accelerator, memory: Managed<u8>) -> Arc<Self> {
+        let (addr, len, id) = (memory.addr(), memory.len(), memory.range().handle());
         let mut memory = Kept::new(memory);
         // SAFETY: The slice is not used after the memory was released, and nothing else refers to
         // it.
         let whole = Whole::Write(unsafe { memory.lend(Managed::slice_mut) });
-        let owner = Owner::Managed(memory);
-        Ok(Self::new(
-            accelerator.device(),
-            (addr, len),
-            id,
-            owner,
-            whole,
-        ))
+        let (device, owner) = (accelerator.device(), Owner::Managed(memory));
+        Self::new(device, (addr, len), id, owner, whole)
     }
 
     /// Takes `len` bytes of the program at `first` as an operand, without registering them: work
@@ -154,6 +180,67 @@ impl Memory {
         // SAFETY: As the caller promises. What is lent has the CPU's addresses.
         let whole = unsafe { whole(device, first, addr as u64, len, access) };
         Self::new(device, (addr, len), 0, Owner::Lent, whole)
+    }
+
+    /// Takes `len` bytes at `first` as an operand: where the device has them, if they are within
+    /// its reach as a registration or an allocation, or else as [`lent`](Self::lent) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::query`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`lent`](Self::lent).
+    pub unsafe fn pointed(
+        device: &Device,
+        first: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<Self>> {
+        let addr = first.expose_provenance();
+        let found = device.query(addr)?.and_then(|info| {
+            let is_inside = addr - info.addr + len <= info.len;
+            info.device_addr
+                .filter(|_| is_inside && info.kind != BufferKind::Managed)
+        });
+        let Some(start) = found else {
+            // SAFETY: As the caller promises.
+            return Ok(unsafe { Self::lent(device, first, len, access) });
+        };
+        // SAFETY: As the caller promises. The device reaches only what it may.
+        let whole = unsafe { whole(device, first, start, len, access) };
+        Ok(Self::new(device, (addr, len), 0, Owner::Pointed, whole))
+    }
+
+    /// Has all memory of the program managed. The result only ends that: it is no operand.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Accelerator::manage_all`].
+    pub fn manage_all(accelerator: &Accelerator) -> Result<Arc<Self>> {
+        let range = accelerator.manage_all()?;
+        let (id, owner) = (range.handle(), Owner::Range(range));
+        Ok(Self::new(
+            accelerator.device(),
+            (0, 0),
+            id,
+            owner,
+            Whole::None,
+        ))
+    }
+
+    /// Allocates memory of a window: at this offset, or in the first place that is large enough.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Window::alloc_at`] or [`Window::alloc`].
+    pub fn in_window(window: &Window, offset: Option<usize>, len: usize) -> Result<Arc<Self>> {
+        let memory = match offset {
+            Some(offset) => window.alloc_at::<u8>(offset, len)?,
+            None => window.alloc::<u8>(len)?,
+        };
+        Ok(Self::managed(window.accelerator(), memory))
     }
 
     /// Has `len` bytes of the program at `first` managed, where they are.

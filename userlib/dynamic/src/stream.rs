@@ -9,7 +9,7 @@ use std::{array, fmt};
 use nix::errno::Errno;
 use pinmap::accelerator::{launch_blocking, Accelerator, DeviceSlice, DeviceSliceMut};
 use pinmap::accelerator::{StreamOptions, Work};
-use pinmap::ErrorKind;
+use pinmap::{Access, ErrorKind};
 
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Shared, Whole};
@@ -66,9 +66,9 @@ impl<'w> Operand<'w> {
 }
 
 fn no_operand() -> Error {
-    let text = "memory of a file has no address here that a stream could name";
+    let text = "a file, or all managed memory, has no address here that a stream could name";
     Error::new(Errno::EOPNOTSUPP, ErrorKind::Unsupported, text)
-        .with_hint("map the file with mmap(), and register that")
+        .with_hint("map the file with mmap(), and register that; name a part of the memory")
 }
 
 /// A stream whose work names [`Memory`].
@@ -140,6 +140,27 @@ impl Stream {
             true => self.finish(),
             false => Ok(()),
         }
+    }
+
+    /// Submits a copy of `len` bytes between memory that pointers name: see [`Memory::pointed`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Self::submit).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Memory::pointed`], until the copy is done.
+    pub unsafe fn copy_at(&self, to: *mut u8, from: *const u8, len: usize) -> Result<()> {
+        let device = self.device();
+        // SAFETY: As the caller promises.
+        let (to, from) = unsafe {
+            let from = Memory::pointed(device, from.cast_mut(), len, Access::Read)?;
+            (Memory::pointed(device, to, len, Access::ReadWrite)?, from)
+        };
+        self.submit([&to, &from], |work, [to, from]| {
+            Ok(work.copy(from.part(0, len)?, to.part_mut(0, len)?)?)
+        })
     }
 
     /// Gives up what a stream that has failed has not done, and has it work again.

@@ -120,6 +120,54 @@ impl Device {
         let raw = unsafe { RawRegistration::new(self, addr, len, options.into())? };
         Ok(Registration::new(raw, ()))
     }
+
+    /// Registers several pieces of memory, given as addresses and lengths, as
+    /// [`register_raw`](Self::register_raw) does each of them: all or none. The driver does it by
+    /// one call for up to 1024 of them. Each is whole pages. A device address that is demanded is
+    /// that of the first, and the others follow it.
+    ///
+    /// ```no_run
+    /// use pinmap::Access;
+    /// # fn f(device: &pinmap::Device, pages: &[(*mut u8, usize)]) -> pinmap::Result<()> {
+    /// // SAFETY: Nothing refers to the pages, which stay mapped for longer than this.
+    /// let registered = unsafe { device.register_all_raw(pages, Access::ReadWrite)? };
+    /// # drop(registered); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`register_raw`](Self::register_raw), of one of the pieces, or of all of them.
+    /// Nothing is registered then. `EINVAL`: the options round outwards.
+    ///
+    /// # Safety
+    ///
+    /// As for [`register_raw`](Self::register_raw), for each of them.
+    pub unsafe fn register_all_raw(
+        &self,
+        memory: &[(*mut u8, usize)],
+        options: impl Into<RegisterOptions>,
+    ) -> Result<Vec<Registration<()>>> {
+        let options = options.into();
+        let range = |&(first, len): &(*mut u8, usize)| (first.expose_provenance(), len);
+        let ranges: Vec<_> = memory.iter().map(range).collect();
+        if options.rounds_outwards() {
+            let attempt = format!("register {} pieces of memory with {self}", ranges.len());
+            let cause = "pieces are not rounded outwards: they may be in the same page";
+            return Err(Error::refused(
+                Operation::Register,
+                attempt,
+                Errno::EINVAL,
+                cause,
+            ));
+        }
+        // SAFETY: As the caller promises.
+        let raw = unsafe { RawRegistration::new_all(self, &ranges, options) };
+        let raw = raw.map_err(|refused| refused.with::<()>(self, &ranges, Vec::new()))?;
+        Ok(raw
+            .into_iter()
+            .map(|raw| Registration::new(raw, ()))
+            .collect())
+    }
 }
 
 /// The whole pages around a range, as address and length. `None` if they end outside of the
