@@ -21,6 +21,11 @@ use kernel::{bindings, error::to_result, ffi, prelude::*};
 /// for each run.
 type Scatterlist = [bindings::scatterlist];
 
+/// Bytes after which a call ends, whatever runs are left of its block. Where the IOMMU must be told
+/// of new mappings (caching mode), the processor waits for the hypervisor to look at all of them,
+/// with interrupts off.
+const AT_ONCE: u64 = 64 << 20;
+
 /// Runs that are mapped without allocating memory.
 const FEW: usize = 4;
 
@@ -90,7 +95,8 @@ impl Use {
         Ok(())
     }
 
-    /// Maps `block` at `at`, with one flush for all of it. `list` has an entry for each run.
+    /// Maps the first runs of `block` at `at`, with one flush for all of them. `list` has an entry
+    /// for each run of the block. Returns how many they were.
     fn map_block(
         &self,
         at: u64,
@@ -99,14 +105,20 @@ impl Use {
         write: bool,
         list: &mut Scatterlist,
         part: &mut Part,
-    ) -> Result {
+    ) -> Result<usize> {
         const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
-        let list = list.get_mut(..block.len()).ok_or(EINVAL)?;
+        let (mut count, mut wanted) = (0_usize, 0_u64);
         for (entry, run) in list.iter_mut().zip(block) {
             // Does what sg_set_page() does: the entry is no chain, not the end, and has no offset.
             entry.page_link = frames.page(run.pfn()).addr();
             entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
+            count = count.wrapping_add(1);
+            wanted = wanted.wrapping_add(entry.length.into());
+            if wanted >= AT_ONCE {
+                break;
+            }
         }
+        let list = list.get_mut(..count).ok_or(EINVAL)?;
         // SAFETY: The page table is valid. The entries describe pages
         // that are kept; none of them chains or ends the list before `list.len()`.
         let bytes = unsafe {
@@ -125,7 +137,7 @@ impl Use {
         }
         part.length = part.length.saturating_add(bytes.unsigned_abs() as u64);
         part.flushes = part.flushes.saturating_add(1);
-        Ok(())
+        Ok(count)
     }
 
     /// Lets others run. Fails after a fatal signal, and when `wanted` does.
@@ -177,11 +189,15 @@ impl Use {
         };
         let frames = Frames::new();
         for index in 0..blocks {
-            if index != 0 {
-                Self::pause(&wanted)?;
+            let mut block = pages.block(index);
+            while !block.is_empty() {
+                if part.length != 0 {
+                    Self::pause(&wanted)?;
+                }
+                let at = start.saturating_add(part.length);
+                let mapped = self.map_block(at, block, frames, write, list, part)?;
+                block = block.get(mapped..).unwrap_or_default();
             }
-            let at = start.saturating_add(part.length);
-            self.map_block(at, pages.block(index), frames, write, list, part)?;
         }
         Ok(())
     }
