@@ -5,6 +5,7 @@ import ctypes
 import errno
 import os
 import select
+import subprocess
 import sys
 import threading
 
