@@ -147,7 +147,7 @@ TEST(leaf_amid_managed_memory)
 {
 	int fd = open_gpu();
 	char *memory = address_space(2 * GIB, GIB);
-	struct gpu_queue queue = queue_new(fd);
+	struct gpu_queue queue = queue_new(fd), writer = queue_new(fd);
 	struct registration registration;
 	struct pinmap_prefetch prefetch;
 	struct pinmap_manage manage;
@@ -177,6 +177,10 @@ TEST(leaf_amid_managed_memory)
 	/* what is mapped stays so, whatever is asked for */
 	(void)try_prefetch(fd, PINMAP_PREFETCH_HOST, memory, 2 * HUGE, &prefetch);
 	(void)try_prefetch(fd, 0, memory, 2 * HUGE, &prefetch);
+	/* nor does a fault of the device there, which may read only */
+	queue_push(&writer, GPU_FILL, (uintptr_t)memory + HUGE, PAGE, 1);
+	queue_submit(&writer);
+	queue_stopped(&writer);
 	diag("a leaf of %llu bytes then", (unsigned long long)walk(fd, memory).out_leaf_length);
 	for (size_t at = 0; at < GIB; at += GIB / 16)
 		CHECK(walk(fd, memory + at).out_flags & PINMAP_WALK_HOST);
@@ -186,5 +190,6 @@ TEST(leaf_amid_managed_memory)
 	release(fd, registration.handle);
 	CHECK(!is_mapped(fd, memory + 3 * HUGE));
 	release(fd, manage.out_handle);
+	queue_delete(&writer);
 	queue_delete(&queue);
 }
