@@ -364,7 +364,7 @@ impl Device {
     ///
     /// In a sleep, memory stays registered and mapped. An accelerator keeps what it has, and goes
     /// on with its work. A flat device loses the state of its registers, and its owner gets
-    /// [`DeviceEvent::Resumed`].
+    /// [`DeviceEvent::Resumed`](crate::DeviceEvent::Resumed).
     ///
     /// ```no_run
     /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
