@@ -32,6 +32,9 @@ use kernel::{
 /// A copy of parts of a device's memory.
 pub(crate) type Image = image::Image<KVVec<Run>, KVVec<u64>>;
 
+/// Goes to the next page of an image: [`Image::save_next`] or [`Image::restore_next`].
+type Next = fn(&mut Image, &mut dyn FnMut(u64, &mut [u64])) -> bool;
+
 /// How the CPU accesses a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
@@ -245,11 +248,7 @@ impl Mmio {
     }
 
     /// Has `next` go through the image, page by page, with `copy` for each that is mapped.
-    fn each_page(
-        &self,
-        next: fn(&mut Image, &mut dyn FnMut(u64, &mut [u64])) -> bool,
-        copy: impl Fn(*mut ffi::c_void, &mut [u64]),
-    ) {
+    fn each_page(&self, next: Next, copy: impl Fn(*mut ffi::c_void, &mut [u64])) {
         loop {
             let mapping = self.mapping.try_access();
             let mut guard = self.image.lock();
