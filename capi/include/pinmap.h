@@ -844,15 +844,15 @@ int pinmap_get_info(const struct pinmap_device *device,
 int pinmap_reset(const struct pinmap_device *device);
 
 /**
- * Says whether the system is to stay awake while this program has the device: suspending or
- * hibernating it then fails, and the kernel's log names the program. Otherwise the system may
- * sleep. On a flat device this counts for its owner only. An accelerator goes on after a sleep;
- * the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
+ * Says whether the system is to stay awake while this program has the device: with `on` not 0
+ * suspending or hibernating it fails, and the kernel's log names the program. Otherwise the system
+ * may sleep. On a flat device this counts for its owner only. An accelerator goes on after a
+ * sleep; the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
  *
  * Errors: ENODEV, the device is gone.
  */
 int pinmap_stay_awake(const struct pinmap_device *device,
-                      bool on);
+                      int on);
 
 /**
  * Returns the file descriptor of a device, which stays the device's. poll() finds it readable when

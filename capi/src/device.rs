@@ -291,18 +291,18 @@ pub unsafe extern "C" fn pinmap_reset(device: *const Device) -> c_int {
     })
 }
 
-/// Says whether the system is to stay awake while this program has the device: suspending or
-/// hibernating it then fails, and the kernel's log names the program. Otherwise the system may
-/// sleep. On a flat device this counts for its owner only. An accelerator goes on after a sleep;
-/// the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
+/// Says whether the system is to stay awake while this program has the device: with `on` not 0
+/// suspending or hibernating it fails, and the kernel's log names the program. Otherwise the system
+/// may sleep. On a flat device this counts for its owner only. An accelerator goes on after a
+/// sleep; the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
 ///
 /// Errors: ENODEV, the device is gone.
 #[no_mangle]
-pub unsafe extern "C" fn pinmap_stay_awake(device: *const Device, on: bool) -> c_int {
+pub unsafe extern "C" fn pinmap_stay_awake(device: *const Device, on: c_int) -> c_int {
     status(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
-        Ok(device.device.stay_awake(on)?)
+        Ok(device.device.stay_awake(on != 0)?)
     })
 }
 

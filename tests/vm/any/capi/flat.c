@@ -238,9 +238,9 @@ TEST(sleep_is_told, .seconds = 60)
 	need_sleep(quick_way);
 	device = capi_edu();
 	registered = MADE(pinmap_register(device, capi_pages(1), PAGE, NULL));
-	DONE(pinmap_stay_awake(device, true));
+	DONE(pinmap_stay_awake(device, 1));
 	CHECK_ERR(EBUSY, try_sleep(quick_way));
-	DONE(pinmap_stay_awake(device, false));
+	DONE(pinmap_stay_awake(device, 0));
 	CHECK_OK(try_sleep(quick_way));
 	DONE(pinmap_next_event(device, 20000, &event, sizeof(event)));
 	CHECK_EQ(event.event_type, PINMAP_EVENT_TYPE_RESUMED);
