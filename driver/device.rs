@@ -38,7 +38,7 @@ use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        atomic::{Acquire, Atomic, Full, Relaxed, Release},
         srcu, Arc, Mutex, Srcu,
     },
     workqueue::{Work, WorkItem},
@@ -94,6 +94,12 @@ pub(crate) struct Device {
     /// Whom to tell that the system has slept.
     #[pin]
     resuming: Mutex<Option<(Arc<EventQueue>, EventSlot)>>,
+    /// A snapshot of the system was made, which is being written. The device sleeps on: what it
+    /// did now would be forgotten, but not by the disks.
+    sleeps_on: Atomic<bool>,
+    /// Wakes the device where the system goes on though it was to hibernate.
+    #[pin]
+    waking: Work<Device, 1>,
     /// For [`DmaControl`].
     #[pin]
     work: Work<Device>,
@@ -157,6 +163,8 @@ impl Device {
                 bound <- Passage::new(),
                 endings <- new_srcu!("pinmap_endings"),
                 resuming <- new_mutex!(None, "pinmap_resuming"),
+                sleeps_on: Atomic::new(false),
+                waking <- new_work!("pinmap_waking"),
                 work <- new_work!("pinmap_device"),
             }? Error),
             GFP_KERNEL,
@@ -371,8 +379,9 @@ impl Device {
         Ok(())
     }
 
-    /// Tells the owner of a flat device that the system has slept.
-    fn say_resumed(&self) {
+    /// Goes on after a sleep of the system. The owner of a flat device is told.
+    fn go_on(&self) {
+        self.backend.go_on();
         let told = self.resuming.lock().take();
         if let Some((events, slot)) = told {
             let event = pinmap_event {
@@ -494,12 +503,28 @@ impl Device {
 
 impl_has_work! {
     impl HasWork<Self> for Device { self.work }
+    impl HasWork<Self, 1> for Device { self.waking }
+}
+
+impl WorkItem<1> for Device {
+    type Pointer = Arc<Self>;
+
+    /// Wakes the device, unless that was done, or it is not bound any more.
+    fn run(this: Arc<Self>) {
+        let _covered = Covered::begin();
+        this.bound.while_open(|| {
+            if this.sleeps_on.xchg(false, Full) {
+                this.backend.resume();
+                this.go_on();
+            }
+        });
+    }
 }
 
 impl DmaControl for Device {
     fn schedule_removal(self: Arc<Self>) {
         // Once is enough: it may be queued already.
-        let _ = work::guarding().enqueue(self);
+        let _ = work::guarding().enqueue::<_, 0>(self);
     }
 
     fn block_dma(self: Arc<Self>) {

@@ -307,20 +307,24 @@ impl Backend {
     }
 
     /// Stops the device before the system sleeps; programs are frozen. `zap` unmaps its memory from
-    /// user space. After an error it goes on. The steps are those of `gpu/sleep.rs`.
-    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    /// user space. After an error it goes on. The steps are those of `gpu/sleep.rs`; a flat device
+    /// has only the first and the last one.
     pub(crate) fn prepare_sleep(&self, zap: &dyn Fn()) -> Result {
         match self {
-            Self::Flat(_) => Ok(()),
+            Self::Flat(flat) => {
+                flat.prepare_sleep();
+                zap();
+                Ok(())
+            }
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => gpu.prepare_sleep(zap),
         }
     }
 
-    /// Has the device do nothing any more, and keeps what it may forget. A flat device forgets.
+    /// Keeps what the device may forget.
     pub(crate) fn sleep(&self) {
         match self {
-            Self::Flat(flat) => flat.sleep(),
+            Self::Flat(_) => {}
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => gpu.sleep(),
         }
@@ -329,7 +333,7 @@ impl Backend {
     /// Undoes [`sleep`](Self::sleep).
     pub(crate) fn resume(&self) {
         match self {
-            Self::Flat(flat) => flat.after_reset(),
+            Self::Flat(_) => {}
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => gpu.resume(),
         }
@@ -338,7 +342,7 @@ impl Backend {
     /// Undoes [`prepare_sleep`](Self::prepare_sleep): all devices are awake.
     pub(crate) fn go_on(&self) {
         match self {
-            Self::Flat(_) => {}
+            Self::Flat(flat) => flat.after_reset(),
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => gpu.go_on(),
         }

@@ -331,8 +331,8 @@ impl Flat {
         self.revoke_exports();
     }
 
-    /// See [`Backend::sleep`](super::Backend::sleep).
-    pub(super) fn sleep(&self) {
+    /// See [`Backend::prepare_sleep`](super::Backend::prepare_sleep).
+    pub(super) fn prepare_sleep(&self) {
         self.before_reset();
         self.function.set_master(false);
     }

@@ -17,7 +17,16 @@ use crate::{
         task::work::{self, Queues},
     },
 };
-use kernel::{device, prelude::*, str::CString, sync::Arc};
+use kernel::{
+    device,
+    prelude::*,
+    str::CString,
+    sync::{
+        atomic::{Acquire, Release},
+        Arc,
+    },
+    workqueue::system_freezable,
+};
 
 /// Mode of `/dev/pinmapN`: for root, and the group that a udev rule gives it.
 const NODE_MODE: u16 = 0o660;
@@ -97,7 +106,7 @@ impl pci::Driver for Bound {
         let bound = started.and_then(|()| Self::publish(&device, dev, &mut enabled));
         if bound.is_err() {
             device.leave();
-            work::disable(&device);
+            work::disable::<_, 0>(&device);
         }
         bound
     }
@@ -114,7 +123,8 @@ impl pci::Driver for Bound {
         }
         // What was imported through the function is gone; nobody imports any more.
         self.device.bound.close();
-        work::disable(&self.device);
+        work::disable::<_, 1>(&self.device);
+        work::disable::<_, 0>(&self.device);
         let attachment = self.device.attachment.lock().take();
         drop(attachment);
     }
@@ -148,19 +158,24 @@ impl pci::Driver for Bound {
 
     fn sleep(&self) {
         self.device.backend.sleep();
-        self.device.zap_views();
+    }
+
+    fn sleep_on(&self) {
+        self.device.sleeps_on.store(true, Release);
     }
 
     fn resume(&self) {
+        self.device.sleeps_on.store(false, Release);
         self.device.backend.resume();
-        self.device.say_resumed();
     }
 
     fn go_on(&self) {
-        self.device.backend.go_on();
-        // If the system did not sleep, there is nothing to be told.
-        let unused = self.device.resuming.lock().take();
-        drop(unused);
+        if self.device.sleeps_on.load(Acquire) {
+            // Runs when programs do: if the system is not switched off after all.
+            let _ = system_freezable().enqueue::<_, 1>(self.device.clone());
+        } else {
+            self.device.go_on();
+        }
     }
 }
 

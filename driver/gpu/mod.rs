@@ -12,17 +12,17 @@
 //! * `sched/`: which queue runs; `mmu/`: page tables; `vram/`: the device's memory, and pages of
 //!   processes in it
 //!
-//! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
-//! then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`, `queues_by_id`,
-//! `work_pending`, `burst`, an address space's `pager` and `trouble`, and the bitmap of VRAM are
-//! leaves, and so are `private`, `spares` and the numbers of owners. `members` is taken by CPU
-//! faults, too, with the mmap lock held; under it only `held.rs` waits for the device, and not for
-//! long. The lock of evictors is taken before all others. `mover` is taken where a page moves, also
-//! in a CPU fault with the mmap lock held; nobody waits for a program there. Page faults pass
-//! `vram_open`, which is no lock: faults do not wait for each other, and only taking the device
-//! away waits for them. MMU notifiers take a VMID's lock and `invalidates`, to take managed memory
-//! away, so nothing is allocated under these; and none of the locks before them, so the device may
-//! be waited for under `schedule`.
+//! Locks, outermost first: `sleep`; `running`; a member's `handles`; `schedule`; an address space's
+//! tables, then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`,
+//! `queues_by_id`, `work_pending`, `burst`, an address space's `pager` and `trouble`, and the
+//! bitmap of VRAM are leaves, and so are `private`, `spares` and the numbers of owners. `members`
+//! is taken by CPU faults, too, with the mmap lock held; under it only `held.rs` waits for the
+//! device, and not for long. The lock of evictors is taken before all others. `mover` is taken
+//! where a page moves, also in a CPU fault with the mmap lock held; nobody waits for a program
+//! there. Page faults pass `vram_open`, which is no lock: faults do not wait for each other, and
+//! only taking the device away waits for them. MMU notifiers take a VMID's lock and `invalidates`,
+//! to take managed memory away, so nothing is allocated under these; and none of the locks before
+//! them, so the device may be waited for under `schedule`.
 
 use crate::{
     address_space::AddressSpace,
@@ -90,6 +90,15 @@ enum Condition {
     Lost,
 }
 
+/// The commands by which the device forgets what its TLB has.
+#[derive(Default)]
+struct Invalidates {
+    /// The number of the last one.
+    last: u64,
+    /// The device is off, and has forgotten everything.
+    off: bool,
+}
+
 /// Thread and interrupts, as long as the device is bound.
 struct Running {
     _thread: Thread<Gpu>,
@@ -127,9 +136,10 @@ pub(crate) struct Gpu {
     isolation: Isolation,
     #[pin]
     ids: Mutex<Ids>,
-    /// The number of the last INVALIDATE.
     #[pin]
-    invalidates: Mutex<u64>,
+    invalidates: Mutex<Invalidates>,
+    /// The number of the last INVALIDATE that a reset has made up for.
+    forgotten: Atomic<u64>,
     #[pin]
     schedule: Mutex<Schedule>,
     /// Order in which contexts were opened and served. It has a lock of its own, because `open()`
@@ -198,7 +208,8 @@ impl Gpu {
                 p2pdma <- P2pdma::new(),
                 isolation: Isolation::new(),
                 ids <- new_mutex!(ids, "pinmap_ids"),
-                invalidates <- new_mutex!(0, "pinmap_invalidates"),
+                invalidates <- new_mutex!(Invalidates::default(), "pinmap_invalidates"),
+                forgotten: Atomic::new(0),
                 schedule <- new_mutex!(schedule, "pinmap_schedule"),
                 order <- new_spinlock!(Order::default(), "pinmap_order"),
                 work_pending <- new_spinlock!(false, "pinmap_work_pending"),

@@ -14,9 +14,16 @@
 use super::{sched::schedule::Halt, vram::Vram, Gpu, PATIENCE};
 use crate::{
     logic::image::WORDS,
-    sys::{pci::mmio::Image, task::clock},
+    sys::{
+        pci::mmio::Image,
+        task::{self, clock},
+    },
 };
-use kernel::{device, prelude::*, sync::atomic::Full};
+use core::mem;
+use kernel::{alloc::flags::__GFP_NOWARN, device, prelude::*, sync::atomic::Full};
+
+/// Words of an image that are set at a time.
+const AT_ONCE: usize = 1 << 18;
 
 /// How far a device is on its way.
 #[derive(Default)]
@@ -32,6 +39,10 @@ impl Gpu {
     /// Stops the device, unless it is gone. `zap` unmaps VRAM from user space. `EBUSY`: somebody
     /// does not let go of its memory; `ENOMEM`: there is no room for it. Then it goes on.
     pub(crate) fn prepare_sleep(&self, zap: &dyn Fn()) -> Result {
+        if matches!(*self.sleep.lock(), Sleep::Asleep) {
+            // It has slept since a snapshot of the system was made.
+            return Ok(());
+        }
         self.schedule.lock().halt = Halt::Stopping;
         let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
         let _ = clock::poll(limit, || {
@@ -83,7 +94,10 @@ impl Gpu {
     /// Saves what the device has, and resets it. It was [stopped](Self::prepare_sleep).
     pub(crate) fn sleep(&self) {
         let mut sleep = self.sleep.lock();
-        let Sleep::Stopped(image) = core::mem::take(&mut *sleep) else {
+        if matches!(*sleep, Sleep::Asleep) {
+            return;
+        }
+        let Sleep::Stopped(image) = mem::take(&mut *sleep) else {
             return;
         };
         if self.check_here().is_err() {
@@ -92,7 +106,8 @@ impl Gpu {
         self.complete();
         self.schedule.lock().save(self);
         self.hardware.save(image);
-        if self.reset().is_err() {
+        // From now on the device has forgotten everything, whoever waits for that.
+        if self.reset_to_sleep().is_err() {
             let _ = self.lose();
         }
         self.schedule.lock().forget_vmids();
@@ -115,7 +130,7 @@ impl Gpu {
             return;
         }
         self.function.set_master(true);
-        *self.invalidates.lock() = 0;
+        self.end_off();
         #[cfg(pinmap_mirror)]
         if let Some(mover) = &mut *self.mover.lock() {
             mover.forget();
@@ -147,8 +162,14 @@ impl Vram {
         let pages = runs
             .last()
             .map_or(0, |run| run.before.saturating_add(run.pages));
-        let words = usize::try_from(pages.saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
-        let words = KVVec::from_elem(0, words, GFP_KERNEL)?;
+        let count = usize::try_from(pages.saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
+        // There is no way to leave it unset that is safe.
+        let mut words = VVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
+        while words.len() < count {
+            let more = count.saturating_sub(words.len()).min(AT_ONCE);
+            words.extend_with(more, 0, GFP_KERNEL)?;
+            task::cond_resched();
+        }
         Image::new(runs, words).ok_or(EINVAL)
     }
 }

@@ -323,6 +323,7 @@ struct pinmap_dma_limits {
 };
 void pinmap_pci_exchange_limits(struct pci_dev *pdev, struct pinmap_dma_limits *limits);
 bool pinmap_pci_can_reset(struct pci_dev *pdev);
+bool pinmap_hibernation_failed(void);
 bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer);
 int pinmap_pci_vectors(struct pci_dev *pdev);
 int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);

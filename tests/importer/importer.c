@@ -260,6 +260,7 @@ static long with_lock(unsigned int command, u64 function, u64 *value)
 	struct pci_dev *pci = find_function(function);
 	const struct pci_error_handlers *told;
 	const struct dev_pm_ops *power;
+	u64 milliseconds;
 
 	if (!pci)
 		return -ENODEV;
@@ -285,9 +286,16 @@ static long with_lock(unsigned int command, u64 function, u64 *value)
 		break;
 	case IMPORTER_SLEEP:
 		power = pci->dev.driver ? pci->dev.driver->pm : NULL;
-		*value = power && power->suspend ? -power->suspend(&pci->dev) : 0;
-		if (power && power->resume && !*value)
-			power->resume(&pci->dev);
+		if (!power)
+			break;
+		milliseconds = min(*value, 100000);
+		*value = -power->prepare(&pci->dev);
+		if (*value)
+			break;
+		power->suspend(&pci->dev);
+		msleep_interruptible(milliseconds);
+		power->resume(&pci->dev);
+		power->complete(&pci->dev);
 		break;
 	}
 	device_unlock(&pci->dev);

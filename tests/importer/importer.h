@@ -28,8 +28,8 @@ enum importer_flags {
  *         comes;
  *         ERROR: the state in which an error on the bus left the function (pci_channel_state_t),
  *         then the driver's answer (pci_ers_result_t; 0: it cannot be told);
- *         SLEEP: the errno with which its driver refuses that the system sleeps; 0: it agrees, and
- *         is told that the system is awake again
+ *         SLEEP: for how many milliseconds the system sleeps, as its driver is told, unless a
+ *         signal comes; then the errno with which the driver refuses
  * @out_length: STATE: bytes that are mapped
  * @out_entries: STATE: in how many pieces they are mapped
  * @out_told: STATE: how often the importer was told to let go

@@ -60,15 +60,6 @@ int try_get_info(int fd, struct pinmap_info *info)
 	return try_ioctl(fd, PINMAP_GET_INFO, info);
 }
 
-uint64_t charged_for_context(void)
-{
-	int fd = open_device(0);
-	bool paged = get_info(fd).out_kind == PINMAP_KIND_PAGED;
-
-	close(fd);
-	return paged ? PAGE : 0;
-}
-
 struct pinmap_register register_args(const void *addr, size_t length, uint32_t flags)
 {
 	struct pinmap_register args;

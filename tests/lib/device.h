@@ -55,12 +55,6 @@ int try_get_info(int fd, struct pinmap_info *info);
 		info_;							\
 	})
 
-/*
- * Bytes that an ordinary user is charged for a context of device 0: the first page table of a paged
- * device.
- */
-uint64_t charged_for_context(void);
-
 /**
  * struct registration - registered memory
  * @addr: where it begins

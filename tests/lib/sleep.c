@@ -38,6 +38,7 @@ void need_sleep(const struct way *way)
 
 int try_sleep(const struct way *way)
 {
+	unsigned int tries = 0;
 	bool is_idle;
 	int result;
 
@@ -55,7 +56,7 @@ int try_sleep(const struct way *way)
 	/* What is to wake it may come too early, and then it does not sleep. */
 	do
 		result = try_file_write("/sys/power/state", way->state);
-	while (is_idle && result == -EBUSY);
+	while (is_idle && result == -EBUSY && tries++ < 20);
 	if (is_idle)
 		file_write(LINE, "disabled");
 	file_write("/sys/power/pm_test", "none");

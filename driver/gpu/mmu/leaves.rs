@@ -296,18 +296,27 @@ impl Gpu {
             return Ok(());
         }
         let mut submitted = self.invalidates.lock();
+        if submitted.off {
+            return Ok(());
+        }
         let is_over = || self.condition() != Condition::Running;
         let room = || is_over() || self.hardware.invalidate_room() > 0;
         if !clock::poll(PATIENCE, room) {
             return Err(EIO);
         }
-        let sequence = submitted.saturating_add(1);
+        let sequence = submitted.last.saturating_add(1);
         self.hardware.invalidate(vmid, span, sequence);
-        *submitted = sequence;
+        submitted.last = sequence;
         drop(submitted);
-        let is_done = || is_over() || self.hardware.invalidated().is_none_or(|at| at >= sequence);
+        let is_done = || {
+            let done = self.hardware.invalidated().is_none_or(|at| at >= sequence);
+            done || is_over() || self.has_forgotten(sequence)
+        };
         let done = clock::poll(PATIENCE, is_done);
-        if condition()? || (done && self.hardware.invalidated().is_some()) {
+        if condition()?
+            || self.has_forgotten(sequence)
+            || (done && self.hardware.invalidated().is_some())
+        {
             Ok(())
         } else {
             Err(EIO)

@@ -6,7 +6,10 @@ use crate::{
     logic::span::Span,
     sys::task::clock,
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::{Acquire, Release},
+};
 
 impl Gpu {
     /// Makes the device forget what it caches of `span`. After `Ok` it has done so, and no access
@@ -31,15 +34,18 @@ impl Gpu {
             Condition::Lost => return Err(EIO),
         }
         let mut submitted = self.invalidates.lock();
+        if submitted.off {
+            return Ok(None);
+        }
         // There is room, unless the device is far behind or dead.
         let room = || self.is_over() || self.hardware.invalidate_room() > 0;
         if !clock::poll(PATIENCE, room) {
             drop(submitted);
             return self.lose().map(|()| None);
         }
-        let sequence = submitted.saturating_add(1);
+        let sequence = submitted.last.saturating_add(1);
         self.hardware.invalidate(vmid, span, sequence);
-        *submitted = sequence;
+        submitted.last = sequence;
         Ok(Some(sequence))
     }
 
@@ -50,9 +56,9 @@ impl Gpu {
     pub(super) fn await_invalidate(&self, sequence: u64) -> Result {
         let mut is_there = true;
         let done = clock::poll(PATIENCE, || match self.hardware.invalidated() {
-            Some(done) => done >= sequence || self.is_over(),
+            Some(done) => done >= sequence || self.is_over() || self.has_forgotten(sequence),
             None => {
-                is_there = false;
+                is_there = self.has_forgotten(sequence);
                 true
             }
         });
@@ -62,6 +68,27 @@ impl Gpu {
             Condition::Running if done && is_there => Ok(()),
             Condition::Running => self.lose(),
         }
+    }
+
+    /// Whether the device was reset after the command `sequence`, to sleep: it has forgotten
+    /// everything.
+    pub(super) fn has_forgotten(&self, sequence: u64) -> bool {
+        self.forgotten.load(Acquire) >= sequence
+    }
+
+    /// Resets the device. Until [`end_off`](Self::end_off) it is off: commands are not submitted,
+    /// and those that are pending count as carried out.
+    pub(in crate::gpu) fn reset_to_sleep(&self) -> Result {
+        let mut submitted = self.invalidates.lock();
+        let result = self.reset();
+        submitted.off = true;
+        self.forgotten.store(submitted.last, Release);
+        result
+    }
+
+    /// Has the device forget by commands again.
+    pub(in crate::gpu) fn end_off(&self) {
+        self.invalidates.lock().off = false;
     }
 
     /// Returns whether waiting for the device is useless.

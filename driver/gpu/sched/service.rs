@@ -315,7 +315,9 @@ impl Gpu {
         if self.check_here().is_err() {
             return;
         }
-        let refusal = result.err().filter(|refusal| refusal.errno != EINTR);
+        // While the device is stopped, the fault comes again whatever the reason.
+        let is_final = |refusal: &Refusal| refusal.errno != EINTR && self.serves.load(Relaxed);
+        let refusal = result.err().filter(is_final);
         if let Some(refusal) = refusal {
             let stop = Stop {
                 reason: refusal.reason,

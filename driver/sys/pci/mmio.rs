@@ -30,7 +30,7 @@ use kernel::{
 };
 
 /// A copy of parts of a device's memory.
-pub(crate) type Image = image::Image<KVVec<Run>, KVVec<u64>>;
+pub(crate) type Image = image::Image<KVVec<Run>, VVec<u64>>;
 
 /// Goes to the next page of an image: [`Image::save_next`] or [`Image::restore_next`].
 type Next = fn(&mut Image, &mut dyn FnMut(u64, &mut [u64])) -> bool;

@@ -14,6 +14,7 @@ pub(crate) mod irq_thread;
 pub(crate) mod mmio;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod p2pdma;
+mod power;
 
 use super::helpers;
 use crate::{
@@ -281,6 +282,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// Called when the function is to sleep.
     fn sleep(&self);
 
+    /// Called after [`sleep`](Self::sleep) when a snapshot of the system was made and is going to
+    /// be written to a disk. The function is awake, and the system will be switched off.
+    fn sleep_on(&self);
+
     /// Called after [`sleep`](Self::sleep), when the function is awake. Its configuration was
     /// restored.
     fn resume(&self);
@@ -302,11 +307,6 @@ unsafe impl<T: Driver> Send for Registration<T> {}
 // SAFETY: A shared reference gives access to nothing: the struct has no methods, and its fields are
 // used only while it is made and dropped.
 unsafe impl<T: Driver> Sync for Registration<T> {}
-
-#[repr(transparent)]
-struct Power(bindings::dev_pm_ops);
-// SAFETY: The table is never written to.
-unsafe impl Sync for Power {}
 
 #[repr(transparent)]
 struct Errors(bindings::pci_error_handlers);
@@ -333,18 +333,6 @@ static IDS: Ids = Ids([
 ]);
 
 impl<T: Driver> Registration<T> {
-    const POWER: &'static Power = &Power(bindings::dev_pm_ops {
-        prepare: Some(Self::prepare),
-        suspend: Some(Self::suspend),
-        freeze: Some(Self::suspend),
-        poweroff: Some(Self::suspend),
-        resume: Some(Self::resume),
-        thaw: Some(Self::resume),
-        restore: Some(Self::resume),
-        complete: Some(Self::complete),
-        ..pin_init::zeroed()
-    });
-
     const ERRORS: &'static Errors = &Errors(bindings::pci_error_handlers {
         error_detected: Some(Self::error_detected),
         reset_prepare: Some(Self::reset_prepare),
@@ -489,50 +477,6 @@ impl<T: Driver> Registration<T> {
         // SAFETY: Valid, with the device lock held.
         if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
             data.get_ref().after_reset();
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the PM core.
-    unsafe extern "C" fn prepare(dev: *mut bindings::device) -> ffi::c_int {
-        // SAFETY: Valid, with the device lock held.
-        let data = unsafe { Self::data(dev) };
-        from_result(|| {
-            data.map_or(Ok(()), |data| data.get_ref().prepare_sleep())
-                .map(|()| 0)
-        })
-    }
-
-    /// # Safety
-    ///
-    /// Called by the PM core.
-    unsafe extern "C" fn suspend(dev: *mut bindings::device) -> ffi::c_int {
-        // SAFETY: Valid, with the device lock held.
-        if let Some(data) = unsafe { Self::data(dev) } {
-            data.get_ref().sleep();
-        }
-        0
-    }
-
-    /// # Safety
-    ///
-    /// Called by the PM core.
-    unsafe extern "C" fn resume(dev: *mut bindings::device) -> ffi::c_int {
-        // SAFETY: Valid, with the device lock held.
-        if let Some(data) = unsafe { Self::data(dev) } {
-            data.get_ref().resume();
-        }
-        0
-    }
-
-    /// # Safety
-    ///
-    /// Called by the PM core.
-    unsafe extern "C" fn complete(dev: *mut bindings::device) {
-        // SAFETY: Valid, with the device lock held.
-        if let Some(data) = unsafe { Self::data(dev) } {
-            data.get_ref().go_on();
         }
     }
 }

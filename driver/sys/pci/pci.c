@@ -2,6 +2,7 @@
 #include <linux/io.h>
 #include <linux/pci.h>
 #include <linux/pci-p2pdma.h>
+#include <linux/suspend.h>
 #include "../helpers.h"
 
 void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
@@ -120,4 +121,10 @@ void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info)
 	info->out_pci_domain = pci_domain_nr(pdev->bus);
 	info->out_pci_bus = pdev->bus->number;
 	info->out_pci_devfn = pdev->devfn;
+}
+
+/* Whether devices are thawed because there is no snapshot that could be written. */
+bool pinmap_hibernation_failed(void)
+{
+	return pm_hibernate_is_recovering();
 }

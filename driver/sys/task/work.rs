@@ -68,7 +68,7 @@ pub(crate) fn cancel<T>(item: &Arc<T>)
 where
     T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
 {
-    take_off(item, bindings::cancel_work_sync);
+    take_off::<_, 0>(item, bindings::cancel_work_sync);
 }
 
 /// Like [`cancel`], also for an item that is queued for later.
@@ -90,7 +90,7 @@ where
         }
     }
 
-    take_off(item, cancel);
+    take_off::<_, 0>(item, cancel);
 }
 
 /// Waits until `item`, if it is queued or running, has run. Must not be called from its own `run`.
@@ -106,16 +106,18 @@ where
 }
 
 /// Like [`cancel`], and the item never runs again.
-pub(crate) fn disable<T>(item: &Arc<T>)
+pub(crate) fn disable<T, const ID: u64>(item: &Arc<T>)
 where
-    T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
+    T: HasWork<T, ID> + WorkItem<ID, Pointer = Arc<T>>,
 {
-    take_off(item, bindings::disable_work_sync);
+    take_off::<_, ID>(item, bindings::disable_work_sync);
 }
 
-fn take_off<T>(item: &Arc<T>, how: unsafe extern "C" fn(*mut bindings::work_struct) -> bool)
-where
-    T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
+fn take_off<T, const ID: u64>(
+    item: &Arc<T>,
+    how: unsafe extern "C" fn(*mut bindings::work_struct) -> bool,
+) where
+    T: HasWork<T, ID> + WorkItem<ID, Pointer = Arc<T>>,
 {
     let raw = Arc::as_ptr(item);
     // SAFETY: `raw` points to a valid `T`.

@@ -1670,8 +1670,9 @@ struct pinmap_stay_awake {
  *                          managed range @handle from each other again and
  *                          again, so that it stays on the host; told once for
  *                          each range
- * @PINMAP_EVENT_RESUMED: the system has slept, and the flat device that this
- *                        context owns has lost the state of its registers
+ * @PINMAP_EVENT_RESUMED: the system has slept, or was about to; the flat device
+ *                        that this context owns was cut off, and may have lost
+ *                        the state of its registers
  */
 enum pinmap_event_type {
 	PINMAP_EVENT_STALE = 1,

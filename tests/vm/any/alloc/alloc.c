@@ -218,25 +218,24 @@ TEST(limit)
 {
 	struct pinmap_alloc args;
 	void *view;
-	uint64_t context = charged_for_context();
 	int fd;
 
-	set_memlock(context + 16 * PAGE);
+	set_memlock(16 * PAGE);
 	become_user(true);
 	fd = open_device(0);
 	CHECK_ERR(ENOMEM, try_alloc(fd, 0, 17 * PAGE, &args));
 	CHECK_EQ(args.fail.reason, PINMAP_FAIL_MEMLOCK);
-	CHECK_EQ(args.fail.needed, context + 17 * PAGE);
-	CHECK_EQ(args.fail.allowed, context + 16 * PAGE);
+	CHECK_EQ(args.fail.needed, 17 * PAGE);
+	CHECK_EQ(args.fail.allowed, 16 * PAGE);
 	CHECK_OK(try_alloc(fd, COMBINED, 16 * PAGE, &args));
 	view = alloc_view(fd, &args);
-	CHECK_EQ(get_info(fd).out_memlock_used, context + 16 * PAGE);
+	CHECK_EQ(get_info(fd).out_memlock_used, 16 * PAGE);
 	CHECK_ERR(ENOMEM, try_alloc(fd, 0, PAGE, &(struct pinmap_alloc){ 0 }));
 	/* memory that is mapped is there still, and so is the charge */
 	release(fd, args.out_handle);
-	CHECK_EQ(get_info(fd).out_memlock_used, context + 16 * PAGE);
+	CHECK_EQ(get_info(fd).out_memlock_used, 16 * PAGE);
 	SYS(munmap(view, 16 * PAGE));
-	CHECK_EQ(get_info(fd).out_memlock_used, context);
+	CHECK_EQ(get_info(fd).out_memlock_used, 0);
 }
 
 /* The memory cgroup is charged; its limit is an error, and nobody is killed for it. */

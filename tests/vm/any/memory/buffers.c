@@ -177,7 +177,7 @@ TEST(buffers_over_the_limit)
 	struct pinmap_register_buffers args = all_args(entries, COUNT, WRITE);
 	char *memory = anon(COUNT * 16);
 
-	set_memlock(charged_for_context() + (ALL_PAGES - 1) * PAGE);
+	set_memlock((ALL_PAGES - 1) * PAGE);
 	become_user(true);
 	fd = open_device(0);
 	entries_of(memory, entries);

@@ -236,23 +236,23 @@ TEST(fd_limit)
 {
 	struct pinmap_register_fd args;
 	int fd, file = new_memfd(64 * PAGE, 0);
-	uint64_t first, context = charged_for_context();
+	uint64_t first;
 
-	set_memlock(context + 16 * PAGE);
+	set_memlock(16 * PAGE);
 	become_user(true);
 	fd = open_device(0);
 	args = fd_args(file, 0, 17 * PAGE, NO_MAP);
 	check_fail(__FILE__, __LINE__, try_register_fd(fd, &args), ENOMEM, &args.fail,
 		   PINMAP_FAIL_MEMLOCK, 0);
-	CHECK_EQ(args.fail.needed, context + 17 * PAGE);
-	CHECK_EQ(args.fail.allowed, context + 16 * PAGE);
+	CHECK_EQ(args.fail.needed, 17 * PAGE);
+	CHECK_EQ(args.fail.allowed, 16 * PAGE);
 	first = register_fd(fd, file, 0, 10 * PAGE, NO_MAP).out_handle;
 	register_fd(fd, file, 4 * PAGE, 6 * PAGE, WRITE | NO_MAP);
 	args = fd_args(file, 0, PAGE, NO_MAP);
 	check_fail(__FILE__, __LINE__, try_register_fd(fd, &args), ENOMEM, &args.fail,
 		   PINMAP_FAIL_MEMLOCK, 0);
 	release(fd, first);
-	CHECK_EQ(get_info(fd).out_memlock_used, context + 6 * PAGE);
+	CHECK_EQ(get_info(fd).out_memlock_used, 6 * PAGE);
 }
 
 /*

@@ -196,26 +196,25 @@ TEST(preflight_limits)
 {
 	char *memory = anon(20);
 	struct pinmap_preflight args;
-	uint64_t context = charged_for_context();
 	int fd;
 
-	set_memlock(context + 16 * PAGE);
+	set_memlock(16 * PAGE);
 	become_user(true);
 	fd = open_device(0);
 	register_memory(fd, memory, 4 * PAGE, NO_MAP);
 	args = preflight_args(memory + 4 * PAGE, 12 * PAGE, NO_MAP);
 	CHECK_OK(try_preflight(fd, &args));
-	CHECK_EQ(args.out_memlock_needed, context + 16 * PAGE);
-	CHECK_EQ(args.out_memlock_allowed, context + 16 * PAGE);
+	CHECK_EQ(args.out_memlock_needed, 16 * PAGE);
+	CHECK_EQ(args.out_memlock_allowed, 16 * PAGE);
 	CHECK_EQ(args.out_objects_needed, 2);
 	CHECK_EQ(args.out_objects_allowed, get_info(fd).out_max_registrations);
 	args = preflight_args(memory + 4 * PAGE, 13 * PAGE, NO_MAP);
 	check_fail(__FILE__, __LINE__, try_preflight(fd, &args), ENOMEM, &args.fail,
 		   PINMAP_FAIL_MEMLOCK, 0);
-	CHECK_EQ(args.fail.needed, context + 17 * PAGE);
-	CHECK_EQ(args.fail.allowed, context + 16 * PAGE);
-	CHECK_EQ(args.out_memlock_needed, context + 17 * PAGE);
-	CHECK_EQ(get_info(fd).out_memlock_used, context + 4 * PAGE);
+	CHECK_EQ(args.fail.needed, 17 * PAGE);
+	CHECK_EQ(args.fail.allowed, 16 * PAGE);
+	CHECK_EQ(args.out_memlock_needed, 17 * PAGE);
+	CHECK_EQ(get_info(fd).out_memlock_used, 4 * PAGE);
 }
 
 TEST(preflight_no_limit)

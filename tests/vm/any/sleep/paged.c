@@ -63,10 +63,15 @@ TEST_EACH(goes_on, ways, .seconds = 120)
 	push_wait(&waits);
 	queue_push(&waits, GPU_COPY, (uintptr_t)vram.addr, (uintptr_t)host.addr, LENGTH);
 	queue_submit(&waits);
-	for (unsigned int i = 0; i < ADDS; i++)
+	/* half of it before the sleep at the earliest, and half after it */
+	for (unsigned int i = 0; i < ADDS; i++) {
+		if (i == ADDS / 2)
+			push_wait(&works);
 		queue_push_add(&works, count, 1, 1, TIMES);
+	}
 	queue_submit(&works);
 	CHECK_OK(try_sleep(row));
+	CHECK(*count <= (uint64_t)ADDS / 2 * TIMES);
 
 	/* what moved there has come home */
 	CHECK_EQ(vram_free(fd), free + LENGTH);
@@ -75,6 +80,7 @@ TEST_EACH(goes_on, ways, .seconds = 120)
 	waits.fences[ALLOWED] = 1;
 	CHECK_OK(try_queue_wait(&waits, slow(60000)));
 	CHECK(pattern_is(host.addr, LENGTH, 0x11));
+	works.fences[ALLOWED] = 1;
 	CHECK_OK(try_queue_wait(&works, slow(60000)));
 	CHECK_EQ(*count, (uint64_t)ADDS * TIMES);
 	CHECK(pattern_is(moved, LENGTH, 0x22));
@@ -117,6 +123,61 @@ TEST(contexts_keep_what_they_have, .seconds = 120)
 		gpu_fill(&queues[i], (uintptr_t)host.addr, PAGE, 0x60 + i);
 		CHECK(bytes_are(host.addr, PAGE, 0x60 + i));
 	}
+}
+
+/*
+ * A device that was stopped goes on if another one, which comes after it, keeps the system awake:
+ * queues, memory that had come home, and VRAM.
+ */
+TEST(stopped_for_nothing, .seconds = 120)
+{
+	enum { LENGTH = 2 * MIB };
+	int kmsg = kmsg_open(), fd = open_gpu(), second = open_second_gpu();
+	struct gpu_queue idle = queue_new(fd), waits = queue_new(fd);
+	struct gpu_memory vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, LENGTH);
+	struct pinmap_prefetch there;
+	char *moved;
+
+	need_sleep(quick_way);
+	moved = managed(fd, LENGTH);
+	pattern_fill(vram.addr, LENGTH, 0xa1);
+	pattern_fill(moved, LENGTH, 0xa2);
+	CHECK_OK(try_prefetch(fd, 0, moved, LENGTH, &there));
+	push_wait(&waits);
+	queue_push(&waits, GPU_COPY, (uintptr_t)vram.addr, (uintptr_t)moved, LENGTH);
+	queue_submit(&waits);
+	CHECK_OK(try_stay_awake(second, PINMAP_STAY_AWAKE_ON));
+	CHECK_ERR(EBUSY, try_sleep(quick_way));
+	CHECK(kmsg_wait(kmsg, "does not sleep: kept awake by", 10000));
+	CHECK(pattern_is(moved, LENGTH, 0xa2));
+	waits.fences[ALLOWED] = 1;
+	CHECK_OK(try_queue_wait(&waits, slow(60000)));
+	CHECK(pattern_is(moved, LENGTH, 0xa1));
+	CHECK(pattern_is(vram.addr, LENGTH, 0xa1));
+	gpu_fill(&idle, (uintptr_t)moved, PAGE, 0xa3);
+	CHECK(bytes_are(moved, PAGE, 0xa3));
+	CHECK_OK(try_stay_awake(second, 0));
+	CHECK_OK(try_sleep(quick_way));
+	CHECK(pattern_is(vram.addr, LENGTH, 0xa1));
+}
+
+/* VRAM that disks can have is unmapped for the time, and mapped again. */
+TEST(memory_for_disks, .seconds = 120)
+{
+	int fd = open_gpu();
+	struct pinmap_alloc args;
+	char *memory;
+
+	need_sleep(quick_way);
+	if (try_alloc(fd, PINMAP_ALLOC_VRAM | PINMAP_ALLOC_P2PDMA, HUGE, &args) == -EOPNOTSUPP)
+		SKIP("the kernel has no P2PDMA");
+	memory = map_at(fd, args.out_offset, HUGE);
+	pattern_fill(memory, HUGE, 0xb1);
+	CHECK_OK(try_sleep(quick_way));
+	CHECK(pattern_is(memory, HUGE, 0xb1));
+	pattern_fill(memory, HUGE, 0xb2);
+	CHECK_OK(try_sleep(quick_way));
+	CHECK(pattern_is(memory, HUGE, 0xb2));
 }
 
 /* A fault that waits for the program is given up, and served when the system is awake. */

@@ -347,7 +347,7 @@ TEST(limit_is_for_both)
 	struct rdma rdma = rdma_open();
 	int fd = open_gpu();
 	/* With room for the device's page tables, and not for the memory a second time. */
-	uint64_t limit = charged_for_context() + LENGTH + 12 * PAGE;
+	uint64_t limit = LENGTH + 12 * PAGE;
 	struct registration memory;
 	struct ibv_mr *mr;
 

@@ -216,21 +216,30 @@ TEST(bus_error)
 	}
 }
 
-/* A program that has a device keeps the system awake, and the log names it. */
-TEST(sleep_refused)
+/*
+ * The driver is told of a sleep of the system: the owner is told of it, and can refuse it. The log
+ * names its process.
+ */
+TEST(sleep)
 {
 	struct nvme nvme = nvme_open();
 	int kmsg = kmsg_open();
+	struct pinmap_stay_awake args = { .size = sizeof(args), .flags = PINMAP_STAY_AWAKE_ON };
 	char wanted[64];
 
 	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), 0);
-	CHECK_EQ(kmsg_count(kmsg, "does not sleep"), 0);
+	CHECK_NO_EVENT(nvme.fd);
 	nvme_map(&nvme);
-	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), EBUSY);
-	snprintf(wanted, sizeof(wanted), "does not sleep: in use by function (%d)", getpid());
+	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), 0);
+	CHECK_EQ(next_event(nvme.fd).type, PINMAP_EVENT_RESUMED);
+	CHECK(pci_is_master(nvme.device.bdf));
+	CHECK_EQ(kmsg_count(kmsg, "does not sleep"), 0);
+	CHECK_OK(try_ioctl(nvme.fd, PINMAP_STAY_AWAKE, &args));
+	snprintf(wanted, sizeof(wanted), "does not sleep: kept awake by function (%d)", getpid());
 	SYS(prctl(PR_SET_NAME, "function"));
 	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), EBUSY);
 	CHECK(kmsg_wait(kmsg, wanted, 5000));
+	CHECK_NO_EVENT(nvme.fd);
 	nvme_close(&nvme);
 }
 

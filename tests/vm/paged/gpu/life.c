@@ -247,23 +247,57 @@ TEST(reset_busy, .seconds = 120, .faults = true)
 }
 
 /*
- * The system does not sleep while a program has the device. When it is awake again, the device
- * works, although it has forgotten everything.
+ * The driver is told of a sleep of the system, while a context has the device, and while nobody has
+ * it and it was reset behind the driver's back. It works afterwards.
  */
 TEST(sleep)
 {
 	const char *bdf = need_gpu();
 	int fd = open_gpu();
-	uint64_t interrupts;
+	uint64_t interrupts = gpu_register(GPU_INT_ENABLE);
 
-	CHECK_EQ(with_device_lock(bdf, IMPORTER_SLEEP, 0), EBUSY);
-	close(fd);
+	CHECK_EQ(with_device_lock(bdf, IMPORTER_SLEEP, 0), 0);
+	CHECK_EQ(gpu_register(GPU_INT_ENABLE), interrupts);
 	check_works();
-	interrupts = gpu_register(GPU_INT_ENABLE);
+	close(fd);
 	gpu_set_register(GPU_RESET, 1);
 	CHECK(WAIT_FOR(5000, gpu_register(GPU_RESET) == 0));
 	CHECK_EQ(gpu_register(GPU_INT_ENABLE), 0);
 	CHECK_EQ(with_device_lock(bdf, IMPORTER_SLEEP, 0), 0);
 	CHECK_EQ(gpu_register(GPU_INT_ENABLE), interrupts);
 	check_works();
+}
+
+/*
+ * Memory that is taken away while the device is off: it reaches none of it afterwards, and all that
+ * is there still.
+ */
+TEST(taken_while_asleep)
+{
+	const char *bdf = need_gpu();
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd), other = queue_new(fd);
+	struct registration kept = register_memory(fd, anon(4), 4 * PAGE, WRITE),
+			    taken = register_memory(fd, anon(4), 4 * PAGE, WRITE);
+	uint64_t address = taken.device_addr;
+	pid_t pid;
+
+	gpu_fill(&queue, kept.device_addr, 4 * PAGE, 0x11);
+	gpu_fill(&queue, address, 4 * PAGE, 0x12);
+	pid = SYS(fork());
+	if (pid == 0) {
+		with_device_lock(bdf, IMPORTER_SLEEP, 100000);
+		_exit(0);
+	}
+	CHECK(WAIT_FOR(10000, !gpu_register(GPU_INT_ENABLE)));
+	release(fd, taken.handle);
+	SYS(kill(pid, SIGTERM));
+	join_killed(pid, SIGTERM);
+	memset(taken.addr, 0x13, 4 * PAGE);
+	gpu_fill(&queue, kept.device_addr, 4 * PAGE, 0x14);
+	CHECK(bytes_are(kept.addr, 4 * PAGE, 0x14));
+	queue_push(&other, GPU_FILL, address, PAGE, 0x15);
+	queue_submit(&other);
+	CHECK_EQ(queue_stopped(&other), GPU_NOT_PRESENT);
+	CHECK(bytes_are(taken.addr, 4 * PAGE, 0x13));
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the kernel's power management calls.
+//!
+//! C header: [`include/linux/pm.h`](srctree/include/linux/pm.h).
+
+use super::{Driver, Registration};
+use crate::sys::helpers;
+use kernel::{bindings, error::from_result, ffi, prelude::*};
+
+#[repr(transparent)]
+pub(super) struct Power(pub(super) bindings::dev_pm_ops);
+// SAFETY: The table is never written to.
+unsafe impl Sync for Power {}
+
+impl<T: Driver> Registration<T> {
+    pub(super) const POWER: &'static Power = &Power(bindings::dev_pm_ops {
+        prepare: Some(Self::prepare),
+        suspend: Some(Self::suspend),
+        freeze: Some(Self::suspend),
+        poweroff: Some(Self::suspend),
+        resume: Some(Self::resume),
+        thaw: Some(Self::thaw),
+        restore: Some(Self::resume),
+        complete: Some(Self::complete),
+        ..pin_init::zeroed()
+    });
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn prepare(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid, with the device lock held.
+        let data = unsafe { Self::data(dev) };
+        from_result(|| {
+            data.map_or(Ok(()), |data| data.get_ref().prepare_sleep())
+                .map(|()| 0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn suspend(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().sleep();
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn resume(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().resume();
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn thaw(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: No requirements.
+        if unsafe { helpers::pinmap_hibernation_failed() } {
+            // SAFETY: As here.
+            return unsafe { Self::resume(dev) };
+        }
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().sleep_on();
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn complete(dev: *mut bindings::device) {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().go_on();
+        }
+    }
+}
