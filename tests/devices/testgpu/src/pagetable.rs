@@ -168,10 +168,7 @@ mod tests {
             (true, 0x40000 + d, V | L | RW | host | 0xabc_d000),
         ];
         let leaf = run(&entries, VA).unwrap();
-        assert_eq!(
-            (leaf.address, leaf.level, leaf.host),
-            (0xabc_d000, 0, true)
-        );
+        assert_eq!((leaf.address, leaf.level, leaf.host), (0xabc_d000, 0, true));
         assert_eq!(leaf.place(VA), (0xabc_d234, 0x1000 - 0x234));
         assert!(leaf.permits(Access::Write) && !leaf.permits(Access::Fetch));
         for (missing, level) in [(0, 3), (1, 2), (2, 1), (3, 0)] {
