@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the kernel's power management calls.
+//! Calls of the kernel's power management.
 //!
 //! C header: [`include/linux/pm.h`](srctree/include/linux/pm.h).
 
