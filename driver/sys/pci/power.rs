@@ -5,7 +5,7 @@
 
 use super::{Driver, Registration};
 use crate::sys::helpers;
-use kernel::{bindings, error::from_result, ffi, prelude::*};
+use kernel::{bindings, error::from_result, ffi};
 
 #[repr(transparent)]
 pub(super) struct Power(pub(super) bindings::dev_pm_ops);
