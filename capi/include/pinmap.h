@@ -118,8 +118,9 @@
 #define PINMAP_EVENT_TYPE_OTHER 5
 
 /**
- * The system has slept, and the flat device that this program owns has lost the state of its
- * registers. Memory, mappings and interrupts are there as before.
+ * The system has slept, or was about to. The flat device that this program owns was cut off
+ * meanwhile, and may have lost the state of its registers. Memory, mappings and interrupts are
+ * there as before.
  */
 #define PINMAP_EVENT_TYPE_RESUMED 6
 

@@ -21,8 +21,9 @@ pub const PINMAP_EVENT_TYPE_THRASHING: u32 = 3;
 pub const PINMAP_EVENT_TYPE_GONE: u32 = 4;
 /// An event that this library does not know, with the driver's number as `id`.
 pub const PINMAP_EVENT_TYPE_OTHER: u32 = 5;
-/// The system has slept, and the flat device that this program owns has lost the state of its
-/// registers. Memory, mappings and interrupts are there as before.
+/// The system has slept, or was about to. The flat device that this program owns was cut off
+/// meanwhile, and may have lost the state of its registers. Memory, mappings and interrupts are
+/// there as before.
 pub const PINMAP_EVENT_TYPE_RESUMED: u32 = 6;
 
 /// An event of a device. What the type does not name is 0.

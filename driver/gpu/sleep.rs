@@ -94,11 +94,12 @@ impl Gpu {
     /// Saves what the device has, and resets it. It was [stopped](Self::prepare_sleep).
     pub(crate) fn sleep(&self) {
         let mut sleep = self.sleep.lock();
-        if matches!(*sleep, Sleep::Asleep) {
-            return;
-        }
-        let Sleep::Stopped(image) = mem::take(&mut *sleep) else {
-            return;
+        let image = match mem::replace(&mut *sleep, Sleep::Asleep) {
+            Sleep::Stopped(image) => image,
+            other => {
+                *sleep = other;
+                return;
+            }
         };
         if self.check_here().is_err() {
             return;
@@ -112,7 +113,6 @@ impl Gpu {
         }
         self.schedule.lock().forget_vmids();
         self.function.set_master(false);
-        *sleep = Sleep::Asleep;
     }
 
     /// Brings back what was [saved](Self::sleep).

@@ -312,9 +312,9 @@ records! { "pinmap":
         /// "stale": registered memory left the address space, and the device cannot reach it any
         /// more (id, addr, length). "fault": a stream has stopped (id of its queue, the device
         /// address that was refused, packet). "thrashing": managed memory goes to and fro (id,
-        /// addr, length). "resumed": the system has slept, and the flat device that this program
-        /// owns has lost its state. "gone": the device is gone; the last event. "other": an event
-        /// that this module does not know, with the driver's number as id.
+        /// addr, length). "resumed": the system has slept, or was about to, and the flat device
+        /// that this program owns may have lost its state. "gone": the device is gone; the last
+        /// event. "other": an event that this module does not know, with the driver's number as id.
         kind: String,
         /// The Memory.id or Stream.id that the event is about.
         id: u64,

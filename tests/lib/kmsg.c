@@ -84,6 +84,29 @@ unsigned int kmsg_count(int kmsg, const char *text)
 	return count;
 }
 
+static bool any_in(const char *line, const char *const texts[], size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strstr(line, texts[i]))
+			return true;
+	return false;
+}
+
+bool kmsg_is_complaint(const char *line)
+{
+	static const char *const complaints[] = {
+#include "runner/complaints.h"
+	};
+	/* On every boot, and harmless. */
+	static const char *const harmless[] = {
+		"DMA-API: preallocated",
+		"DMA-API: debugging enabled",
+	};
+
+	return any_in(line, complaints, ARRAY_SIZE(complaints)) &&
+	       !any_in(line, harmless, ARRAY_SIZE(harmless));
+}
+
 bool kmsg_is_fault(const char *line)
 {
 	/* Intel; AMD; virtio; Arm */

@@ -23,6 +23,9 @@ bool kmsg_wait(int kmsg, const char *text, unsigned int milliseconds);
 /* Counts the lines that contain @text and are there now. */
 unsigned int kmsg_count(int kmsg, const char *text);
 
+/* Whether a line says that something is wrong with the kernel. */
+bool kmsg_is_complaint(const char *line);
+
 /* Whether a line says that a device was stopped by the IOMMU. */
 bool kmsg_is_fault(const char *line);
 

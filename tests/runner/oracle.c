@@ -13,16 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Messages of the kernel when something is wrong with it. */
-static const char *const splats[] = {
-#include "complaints.h"
-};
-
-/* Messages on every boot that look like those and are harmless. */
-static const char *const harmless[] = {
-#include "harmless.h"
-};
-
 /* A file with the number of the last line of the log that was looked at, for the next run. */
 #define LOG_READ "/run/pinmap-tests-log"
 
@@ -54,14 +44,6 @@ static int owned(void)
 	return -1;
 }
 
-static bool any_in(const char *line, const char *const texts[], size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		if (strstr(line, texts[i]))
-			return true;
-	return false;
-}
-
 /*
  * Reads all that was logged since the last time, also in another run. @faults: reports of the IOMMU
  * are in order.
@@ -91,8 +73,7 @@ static bool read_log(bool faults)
 		else
 			next = sequence + 1;
 		wrong |= !faults && kmsg_is_fault(text);
-		wrong |= any_in(text, splats, ARRAY_SIZE(splats)) &&
-			 !any_in(text, harmless, ARRAY_SIZE(harmless));
+		wrong |= kmsg_is_complaint(text);
 		good &= !wrong;
 		/* the lines after the first one usually explain it */
 		if (!good && said++ < 60)

@@ -14,16 +14,13 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    gpu::{Condition, Gpu, PATIENCE},
+    gpu::Gpu,
     logic::{
         pte::{self, Access, Leaf, Memory, Step, LARGE, ROOT_LEVEL},
         span::Span,
     },
     mmu::{Mmu, Removal},
-    sys::{
-        task,
-        task::{account::Account, clock},
-    },
+    sys::{task, task::account::Account},
 };
 use kernel::{prelude::*, rbtree::RBTree, sync::Arc};
 
@@ -280,46 +277,5 @@ impl Vm {
             }
         }
         None
-    }
-}
-
-impl Gpu {
-    /// Like [`invalidate`](Self::invalidate), but does not give the device up.
-    fn try_invalidate(&self, vmid: u32, span: Span) -> Result {
-        let condition = || match self.condition() {
-            Condition::Running => Ok(false),
-            // It has forgotten everything and translates nothing.
-            Condition::Quiet => Ok(true),
-            Condition::Lost => Err(EIO),
-        };
-        if condition()? {
-            return Ok(());
-        }
-        let mut submitted = self.invalidates.lock();
-        if submitted.off {
-            return Ok(());
-        }
-        let is_over = || self.condition() != Condition::Running;
-        let room = || is_over() || self.hardware.invalidate_room() > 0;
-        if !clock::poll(PATIENCE, room) {
-            return Err(EIO);
-        }
-        let sequence = submitted.last.saturating_add(1);
-        self.hardware.invalidate(vmid, span, sequence);
-        submitted.last = sequence;
-        drop(submitted);
-        let is_done = || {
-            let done = self.hardware.invalidated().is_none_or(|at| at >= sequence);
-            done || is_over() || self.has_forgotten(sequence)
-        };
-        let done = clock::poll(PATIENCE, is_done);
-        if condition()?
-            || self.has_forgotten(sequence)
-            || (done && self.hardware.invalidated().is_some())
-        {
-            Ok(())
-        } else {
-            Err(EIO)
-        }
     }
 }

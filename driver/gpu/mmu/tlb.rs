@@ -22,11 +22,29 @@ impl Gpu {
         }
     }
 
+    /// Like [`invalidate`](Self::invalidate), but does not give the device up.
+    pub(super) fn try_invalidate(&self, vmid: u32, span: Span) -> Result {
+        match self.submit_invalidate(vmid, span)? {
+            Some(sequence) if !self.is_carried_out(sequence)? => Err(EIO),
+            _ => Ok(()),
+        }
+    }
+
     /// Tells the device to forget what it caches of `span`. Returns the number of the command, for
     /// [`await_invalidate`](Self::await_invalidate), or `None` if the device has forgotten it
     /// already. Waits only while the device has no room for another command. `EIO`: the device is
     /// given up.
     pub(super) fn begin_invalidate(&self, vmid: u32, span: Span) -> Result<Option<u64>> {
+        let submitted = self.submit_invalidate(vmid, span);
+        if submitted.is_err() && self.condition() != Condition::Lost {
+            return self.lose().map(|()| None);
+        }
+        submitted
+    }
+
+    /// Does what [`begin_invalidate`](Self::begin_invalidate) does, but does not give the device
+    /// up. `EIO`: it has no room, or was given up before.
+    fn submit_invalidate(&self, vmid: u32, span: Span) -> Result<Option<u64>> {
         match self.condition() {
             Condition::Running => {}
             // The device was reset: it has forgotten everything and translates nothing.
@@ -40,8 +58,7 @@ impl Gpu {
         // There is room, unless the device is far behind or dead.
         let room = || self.is_over() || self.hardware.invalidate_room() > 0;
         if !clock::poll(PATIENCE, room) {
-            drop(submitted);
-            return self.lose().map(|()| None);
+            return Err(EIO);
         }
         let sequence = submitted.last.saturating_add(1);
         self.hardware.invalidate(vmid, span, sequence);
@@ -54,6 +71,16 @@ impl Gpu {
     /// wait. After `Ok` no access that was translated before is under way. `EIO`: the device did
     /// not confirm in time and is given up.
     pub(super) fn await_invalidate(&self, sequence: u64) -> Result {
+        if self.is_carried_out(sequence)? {
+            Ok(())
+        } else {
+            self.lose()
+        }
+    }
+
+    /// Waits as [`await_invalidate`](Self::await_invalidate) does. Returns whether the device has
+    /// confirmed in time. `EIO`: it was given up.
+    fn is_carried_out(&self, sequence: u64) -> Result<bool> {
         let mut is_there = true;
         let done = clock::poll(PATIENCE, || match self.hardware.invalidated() {
             Some(done) => done >= sequence || self.is_over() || self.has_forgotten(sequence),
@@ -63,16 +90,15 @@ impl Gpu {
             }
         });
         match self.condition() {
-            Condition::Quiet => Ok(()),
+            Condition::Quiet => Ok(true),
             Condition::Lost => Err(EIO),
-            Condition::Running if done && is_there => Ok(()),
-            Condition::Running => self.lose(),
+            Condition::Running => Ok(done && is_there),
         }
     }
 
     /// Whether the device was reset after the command `sequence`, to sleep: it has forgotten
     /// everything.
-    pub(super) fn has_forgotten(&self, sequence: u64) -> bool {
+    fn has_forgotten(&self, sequence: u64) -> bool {
         self.forgotten.load(Acquire) >= sequence
     }
 

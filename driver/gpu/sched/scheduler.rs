@@ -142,14 +142,11 @@ impl Gpu {
             self.look_at_notices();
             self.look_at_services(schedule);
         }
+        if schedule.halt == Halt::Stopping {
+            self.tell_all_to_leave(schedule);
+        }
         for slot in 0..self.limits.slots {
             let told = events & 1_u64.wrapping_shl(slot) != 0;
-            let Some(&entry) = schedule.slots.get(slot as usize) else {
-                break;
-            };
-            if schedule.halt == Halt::Stopping && entry.queue.is_some() && entry.leaving.is_none() {
-                self.begin_unbind(schedule, slot);
-            }
             let Some(&entry) = schedule.slots.get(slot as usize) else {
                 break;
             };
@@ -213,6 +210,16 @@ impl Gpu {
                 _ => self.hardware.forget_pending(id),
             }
         });
+    }
+
+    /// Begins to take all queues out of their slots.
+    fn tell_all_to_leave(&self, schedule: &mut Schedule) {
+        for slot in 0..self.limits.slots {
+            let stays = |slot: &Slot| slot.queue.is_some() && slot.leaving.is_none();
+            if schedule.slots.get(slot as usize).is_some_and(stays) {
+                self.begin_unbind(schedule, slot);
+            }
+        }
     }
 
     /// Begins to take the queue out of `slot`.

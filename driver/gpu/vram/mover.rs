@@ -134,7 +134,7 @@ fn in_vram(this: Move, next: Move) -> bool {
 }
 
 impl Gpu {
-    /// Marks VRAM, which was reset or is new to the driver.
+    /// Marks VRAM, which is new to the driver.
     pub(in crate::gpu) fn mark_vram(&self) {
         self.hardware.store(self.vram.mark(), MARK);
         self.hardware.order();

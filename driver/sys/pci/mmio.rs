@@ -183,15 +183,16 @@ impl Mmio {
 
     /// Fills `bytes` bytes with zeros. Does not sleep, so callers pass some pages at a time.
     pub(crate) fn zero(&self, offset: u64, bytes: u64) {
+        let Some(mapping) = self.mapping.try_access() else {
+            return;
+        };
         if self.has_image.load(Relaxed) {
             for word in (0..bytes).step_by(8) {
                 self.write(offset.saturating_add(word), 0);
             }
-        } else if let Some(mapping) = self.mapping.try_access() {
-            if let Some(address) = mapping.at(offset, bytes) {
-                // SAFETY: So many bytes are mapped there.
-                unsafe { bindings::memset_io(address, 0, bytes as usize) };
-            }
+        } else if let Some(address) = mapping.at(offset, bytes) {
+            // SAFETY: So many bytes are mapped there.
+            unsafe { bindings::memset_io(address, 0, bytes as usize) };
         }
     }
 

@@ -76,8 +76,9 @@ pub enum DeviceEvent {
         /// Length of the block in bytes.
         len: usize,
     },
-    /// The system has slept. The flat device that this context owns was switched off meanwhile, and
-    /// has lost the state of its registers. Memory, mappings and interrupts are there as before.
+    /// The system has slept, or was about to. The flat device that this context owns was cut off
+    /// meanwhile, and may have lost the state of its registers. Memory, mappings and interrupts are
+    /// there as before.
     Resumed,
     /// The device is gone. This is the last event.
     Gone,

@@ -238,8 +238,11 @@ TEST(program_ends_afterwards, .seconds = 120)
 {
 	struct gate gate = gate_new();
 	long long pins = pins_held();
-	pid_t pid = SYS(fork());
+	pid_t pid;
 
+	need_gpu();
+	need_sleep(quick_way);
+	pid = SYS(fork());
 	if (pid == 0) {
 		int fd = open_gpu();
 		struct gpu_queue queue = queue_new(fd);
@@ -252,7 +255,6 @@ TEST(program_ends_afterwards, .seconds = 120)
 		for (;;)
 			pause();
 	}
-	need_sleep(quick_way);
 	gate_pass(&gate);
 	CHECK_OK(try_sleep(quick_way));
 	kill_now(pid);
