@@ -21,7 +21,10 @@ use crate::{
         fs::import::{DmaBuf, Imported},
         iommu::{Attachment, Domain, Reserved},
         mm::vma::Views,
-        pci::Function,
+        pci::{
+            runtime::{Awake, Runtime},
+            Function,
+        },
         task,
         task::{
             account::{Account, Charge},
@@ -66,6 +69,8 @@ pub(crate) struct Device {
     domain: Arc<Domain>,
     backend: Backend,
     common: Arc<Common>,
+    /// Whether the function is asleep, which nobody uses.
+    runtime: Arc<Runtime>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
     loans: LoanOffsets,
@@ -136,7 +141,8 @@ impl Contexts {
 
 impl Device {
     fn new(function: &Function, attachment: Attachment, common: Arc<Common>) -> Result<Arc<Self>> {
-        let backend = Backend::choose(function)?;
+        let runtime = Arc::new(Runtime::new(function), GFP_KERNEL)?;
+        let backend = Backend::choose(function, &runtime)?;
         let mut identity = pinmap_info::default();
         function.identify(&mut identity);
         let totals = Arc::new(Totals::new(), GFP_KERNEL)?;
@@ -152,6 +158,7 @@ impl Device {
                 domain: attachment.domain().clone(),
                 backend,
                 common,
+                runtime,
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 loans: LoanOffsets::new(),
@@ -240,8 +247,22 @@ impl Device {
         }
     }
 
+    /// Has a paged device stay awake during a call. A flat one is awake as long as it is open.
+    pub(crate) fn awake(&self) -> Option<Awake<&Runtime>> {
+        self.flat().is_err().then(|| Runtime::wake(&*self.runtime))
+    }
+
     /// Opens a context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
+        this.runtime.come();
+        let opened = Self::open_awake(this, views);
+        if opened.is_err() || this.flat().is_err() {
+            this.runtime.go();
+        }
+        opened
+    }
+
+    fn open_awake(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         this.check_here()?;
         let id = this.opened.fetch_add(1, Relaxed);
         let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
@@ -327,6 +348,7 @@ impl Device {
 
     /// Ends a context whose file is closed.
     pub(crate) fn close(&self, context: &Arc<Context>) {
+        let _awake = self.awake();
         context.tear_down();
         let mut contexts = self.contexts.lock();
         let listed = contexts.by_id.remove_node(&context.id());
@@ -337,6 +359,10 @@ impl Device {
         drop(views);
         context.close();
         self.totals.remove(Stat::Contexts, 0);
+        if self.flat().is_ok() {
+            self.runtime.go();
+            self.runtime.begin_rest();
+        }
     }
 
     /// Begins to end memory that others have of the device, or that came through it: until the
@@ -377,6 +403,33 @@ impl Device {
             }
         }
         Ok(())
+    }
+
+    /// Puts the device to sleep, if nobody uses it: it comes back by [`wake`](Self::wake). Returns
+    /// whether it sleeps.
+    fn doze(&self) -> bool {
+        let is_kept = self.all_contexts().any(|context| context.stays_awake());
+        // Those who come and go have a paged device stay awake for a while.
+        let is_idle = self.runtime.is_idle() || self.flat().is_ok();
+        if is_kept || !is_idle || !self.backend.can_doze(self.runtime.delay()) {
+            return false;
+        }
+        if !self.runtime.close() {
+            return false;
+        }
+        // Who touches its memory or rings a doorbell from now on waits in the page fault.
+        self.zap_views();
+        if self.backend.doze().is_err() {
+            self.runtime.open();
+            return false;
+        }
+        true
+    }
+
+    /// Wakes the device.
+    fn wake(&self) {
+        self.backend.wake();
+        self.runtime.open();
     }
 
     /// Goes on after a sleep of the system. The owner of a flat device is told.

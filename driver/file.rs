@@ -44,6 +44,7 @@ impl Files for Context {
     }
 
     fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result {
+        let _awake = this.device().awake();
         ioctl::dispatch(this, command, argument)
     }
 

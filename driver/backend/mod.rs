@@ -17,7 +17,7 @@ use crate::{
     mmu::DmaControl,
     sys::{
         iommu::Domain,
-        pci::{Function, Locked},
+        pci::{runtime::Runtime, Function, Locked},
         task::account::Account,
     },
     uapi::{self, pinmap_info},
@@ -64,10 +64,11 @@ pub(crate) struct Own {
 
 impl Backend {
     /// Finds out what kind of device `function` is. The one place that knows all of them.
-    pub(crate) fn choose(function: &Function) -> Result<Self> {
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn choose(function: &Function, runtime: &Arc<Runtime>) -> Result<Self> {
         #[cfg(not(pinmap_flat))]
         if let Some(hardware) = testgpu::TestGpu::find(function)? {
-            return Ok(Self::Paged(Gpu::new(function, hardware)?));
+            return Ok(Self::Paged(Gpu::new(function, runtime, hardware)?));
         }
         Ok(Self::Flat(KBox::pin_init(Flat::new(function), GFP_KERNEL)?))
     }
@@ -345,6 +346,39 @@ impl Backend {
             Self::Flat(flat) => flat.after_reset(),
             #[cfg(not(pinmap_flat))]
             Self::Paged(gpu) => gpu.go_on(),
+        }
+    }
+
+    /// Whether the device does nothing, and has not for `delay` nanoseconds. Nothing of it is
+    /// stopped for that; what it can do better before, it does.
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn can_doze(&self, delay: u64) -> bool {
+        match self {
+            Self::Flat(_) => true,
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.can_doze(delay),
+        }
+    }
+
+    /// Puts the device to sleep, while the system goes on. Nobody is in a call, and nobody has its
+    /// memory mapped. `EBUSY`: it has something to do.
+    pub(crate) fn doze(&self) -> Result {
+        match self {
+            Self::Flat(_) => Ok(()),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.doze(),
+        }
+    }
+
+    /// Undoes [`doze`](Self::doze).
+    pub(crate) fn wake(&self) {
+        match self {
+            Self::Flat(_) => {}
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => {
+                gpu.resume();
+                gpu.go_on();
+            }
         }
     }
 

@@ -177,6 +177,14 @@ impl pci::Driver for Bound {
             self.device.go_on();
         }
     }
+
+    fn doze(&self) -> bool {
+        self.device.doze()
+    }
+
+    fn wake(&self) {
+        self.device.wake();
+    }
 }
 
 impl Bound {

@@ -32,6 +32,7 @@ use crate::{
         iommu::Domain,
         pci::{
             irq_thread::{Handled, Handler},
+            runtime::Runtime,
             Function, Locked,
         },
         task::{
@@ -116,6 +117,7 @@ struct Bus {
 #[pin_data]
 pub(crate) struct Gpu {
     function: Function,
+    runtime: Arc<Runtime>,
     hardware: Arc<dyn Hardware>,
     limits: Limits,
     /// A [`Condition`].
@@ -186,7 +188,11 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     /// Makes the device of `function`, whose registers are `hardware`.
-    pub(crate) fn new(function: &Function, hardware: Arc<dyn Hardware>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        function: &Function,
+        runtime: &Arc<Runtime>,
+        hardware: Arc<dyn Hardware>,
+    ) -> Result<Arc<Self>> {
         let limits = hardware.limits();
         let schedule = Schedule::new(limits.queues, limits.slots, limits.vmids)?;
         let ids = Ids::new(limits.queues)?;
@@ -197,6 +203,7 @@ impl Gpu {
         Arc::pin_init(
             try_pin_init!(Self {
                 function: function.clone(),
+                runtime: runtime.clone(),
                 hardware,
                 limits,
                 condition: Atomic::new(0),
@@ -271,8 +278,9 @@ impl Gpu {
         Err(EIO)
     }
 
-    /// Calls `insert`, unless pages of the device are not given out any more.
+    /// Calls `insert` with the device awake, unless pages of it are not given out any more.
     fn while_vram_open(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
+        let _awake = Runtime::wake(&*self.runtime);
         self.vram_open.while_open(insert)
     }
 

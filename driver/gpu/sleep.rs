@@ -10,6 +10,10 @@
 //!
 //! When the system *resumes*, all of that is brought back. The device *goes on* when all devices
 //! are awake, since one may work on the memory of another.
+//!
+//! A device that nobody uses *dozes* in the same way, while programs run: see
+//! `sys/pci/runtime.rs`. None of them is in a call then, and those that touch its memory or ring a
+//! doorbell wait until it is awake.
 
 use super::{sched::schedule::Halt, vram::Vram, Gpu, PATIENCE};
 use crate::{
@@ -43,6 +47,17 @@ impl Gpu {
             // It has slept since a snapshot of the system was made.
             return Ok(());
         }
+        let stopped = self.stop_all(PATIENCE, zap);
+        stopped.map_err(|(why, error)| {
+            let dev: &device::Device = self.function.as_ref();
+            dev_notice!(dev, "does not sleep: {}\n", why);
+            error
+        })
+    }
+
+    /// Stops the device, which is given `patience` nanoseconds for each step, or tells why it
+    /// cannot. Then it goes on.
+    fn stop_all(&self, patience: u64, zap: &dyn Fn()) -> Result<(), (&'static str, Error)> {
         self.schedule.lock().halt = Halt::Stopping;
         let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
         let _ = clock::poll(limit, || {
@@ -51,43 +66,59 @@ impl Gpu {
         });
         self.serves.xchg(false, Full);
         self.interrupt_services();
-        let result = self.make_ready(zap);
+        let result = self.make_ready(patience, zap);
         if result.is_err() {
             self.go_on();
         }
         result
     }
 
-    fn make_ready(&self, zap: &dyn Fn()) -> Result {
+    fn make_ready(&self, patience: u64, zap: &dyn Fn()) -> Result<(), (&'static str, Error)> {
         if self.check_here().is_err() {
             return Ok(());
         }
-        let dev: &device::Device = self.function.as_ref();
         if !self.schedule.lock().is_empty() {
-            dev_notice!(dev, "does not sleep: a queue does not stop\n");
-            return Err(EBUSY);
+            return Err(("a queue does not stop", EBUSY));
         }
         // A fault waits as long as user space likes, which is frozen.
-        if !clock::poll(PATIENCE, || !self.is_serving()) {
-            dev_notice!(dev, "does not sleep: a page fault waits for a program\n");
-            return Err(EBUSY);
+        if !clock::poll(patience, || !self.is_serving()) {
+            return Err(("a page fault waits for a program", EBUSY));
         }
         #[cfg(pinmap_mirror)]
-        if !clock::poll(PATIENCE, || self.send_all_home()) {
-            dev_notice!(dev, "does not sleep: programs' memory does not come home\n");
-            return Err(EBUSY);
+        if !clock::poll(patience, || self.send_all_home()) {
+            return Err(("programs' memory does not come home", EBUSY));
         }
-        if !self.is_p2pdma_idle(zap) {
-            dev_notice!(
-                dev,
-                "does not sleep: other devices read or write its memory\n"
-            );
-            return Err(EBUSY);
+        if !self.is_p2pdma_idle(patience, zap) {
+            return Err(("other devices read or write its memory", EBUSY));
         }
-        let image = self.vram.image().inspect_err(|_| {
-            dev_notice!(dev, "does not sleep: no room for what is in its memory\n");
-        })?;
+        let image = self.vram.image();
+        let image = image.map_err(|error| ("no room for what is in its memory", error))?;
         *self.sleep.lock() = Sleep::Stopped(image);
+        Ok(())
+    }
+
+    /// Whether all queues have been idle for `delay` nanoseconds. If so, managed memory goes home.
+    pub(crate) fn can_doze(&self, delay: u64) -> bool {
+        if self.check_here().is_err() || !self.schedule.lock().is_idle(self, delay) {
+            return false;
+        }
+        // While programs still go on: it takes a while.
+        #[cfg(pinmap_mirror)]
+        if !self.send_all_home() {
+            return false;
+        }
+        true
+    }
+
+    /// Puts the device to sleep while programs run, none of which uses it now. `EBUSY`: it has
+    /// something to do after all.
+    pub(crate) fn doze(&self) -> Result {
+        self.stop_all(0, &|| {}).map_err(|(_, error)| error)?;
+        if self.check_here().is_err() || self.schedule.lock().has_work(self) {
+            self.go_on();
+            return Err(EBUSY);
+        }
+        self.sleep();
         Ok(())
     }
 

@@ -31,6 +31,7 @@ pub mod slots;
 pub mod span;
 pub mod suspect;
 pub mod trouble;
+pub mod usage;
 
 /// Reason for which a request is refused; the driver turns it into the errno of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

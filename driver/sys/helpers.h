@@ -324,6 +324,12 @@ struct pinmap_dma_limits {
 void pinmap_pci_exchange_limits(struct pci_dev *pdev, struct pinmap_dma_limits *limits);
 bool pinmap_pci_can_reset(struct pci_dev *pdev);
 bool pinmap_hibernation_failed(void);
+void pinmap_runtime_begin(struct pci_dev *pdev);
+void pinmap_runtime_end(struct pci_dev *pdev);
+void pinmap_runtime_resume(struct pci_dev *pdev);
+void pinmap_runtime_busy(struct pci_dev *pdev);
+void pinmap_runtime_ask(struct pci_dev *pdev);
+u32 pinmap_runtime_delay(struct pci_dev *pdev);
 bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer);
 int pinmap_pci_vectors(struct pci_dev *pdev);
 int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);

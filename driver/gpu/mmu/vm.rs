@@ -19,7 +19,7 @@ use crate::{
         PAGE_SIZE,
     },
     mmu::{Mmu, Removal},
-    sys::{mm::reclaim, task, task::account::Account},
+    sys::{mm::reclaim, pci::runtime::Runtime, task, task::account::Account},
     uapi::{self, pinmap_gpu_walk},
 };
 use kernel::{
@@ -242,6 +242,8 @@ impl Vm {
 impl Mmu for Vm {
     fn enter(&self, span: Span, memory: Memory, access: Access) -> Result<(), Failure> {
         let gpu = &*self.gpu;
+        // The call may be one of another device: memory can be given to all of a process.
+        let _awake = Runtime::wake(&*gpu.runtime);
         // Platforms where the device does not snoop are refused.
         let (format, snoop) = (gpu.hardware.format(), true);
         let leaves = || Leaves::new(span, memory);

@@ -302,6 +302,11 @@ impl Queue {
         }
     }
 
+    /// Whether an eventfd is to be signalled.
+    pub(super) fn has_notices(&self) -> bool {
+        !self.state.lock().notices.is_empty()
+    }
+
     /// Wakes waiters, and signals the eventfds that have nothing to wait for any more.
     fn notify_due(&self, state: &mut QueueState) {
         self.changed.notify_all();

@@ -3,7 +3,11 @@
 
 use super::queue::Queue;
 use crate::{
-    gpu::{hardware::Progress, mmu::vm::Vm, Gpu},
+    gpu::{
+        hardware::{Progress, SlotState},
+        mmu::vm::Vm,
+        Gpu,
+    },
     logic::slots::{Activity, Last, Pause},
     sys::task::clock,
 };
@@ -172,6 +176,31 @@ impl Schedule {
     /// Whether no queue is in a slot.
     pub(in crate::gpu) fn is_empty(&self) -> bool {
         self.slots.iter().all(|slot| slot.queue.is_none())
+    }
+
+    /// Whether all queues are idle, and those in slots have been for `delay` nanoseconds. Another
+    /// one has not worked since it left, or it would ask for a slot.
+    pub(in crate::gpu) fn is_idle(&self, gpu: &Gpu, delay: u64) -> bool {
+        let hardware = &gpu.hardware;
+        let now = hardware.time();
+        let waits = |entry: &Entry| entry.faulting || entry.asks();
+        !self.entries.iter().flatten().any(waits)
+            && (0..gpu.limits.slots)
+                .zip(&self.slots)
+                .all(|(number, slot)| {
+                    let idle_for = || now.saturating_sub(hardware.slot_since(number));
+                    let is_idle = || hardware.slot_state(number) == Some(SlotState::Idle);
+                    slot.queue.is_none() || is_idle() && idle_for() >= delay
+                })
+    }
+
+    /// Whether any queue, none of which is in a slot, has packets to execute or eventfds to signal.
+    pub(in crate::gpu) fn has_work(&self, gpu: &Gpu) -> bool {
+        self.with_doorbells().any(|entry| {
+            let published = gpu.hardware.published(entry.queue.id());
+            // The eventfds are of fences that somebody else may write.
+            entry.faulting || published != entry.progress.index || entry.queue.has_notices()
+        })
     }
 
     /// Notes what the device knows of queues, none of which is in a slot: it is going to forget it.

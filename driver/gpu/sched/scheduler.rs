@@ -141,6 +141,7 @@ impl Gpu {
             self.complete();
             self.look_at_notices();
             self.look_at_services(schedule);
+            self.runtime.ask();
         }
         if schedule.halt == Halt::Stopping {
             self.tell_all_to_leave(schedule);

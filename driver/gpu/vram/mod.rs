@@ -46,7 +46,12 @@ use crate::{
         PAGE_SIZE,
     },
     mapping::VramRange,
-    sys::{mm::pages::Pages, pci::Function, task, task::account::Account},
+    sys::{
+        mm::pages::Pages,
+        pci::{runtime::Runtime, Function},
+        task,
+        task::account::Account,
+    },
     view::DevicePages,
 };
 #[cfg(pinmap_mirror)]
@@ -502,7 +507,9 @@ where
     let frame = gpu.hardware.memory_frame(start);
     let (bar, offset) = gpu.function.bar_of_frame(frame).ok_or(EOPNOTSUPP)?;
     let part = Span::new(offset, part.length()).map_err(|_| EINVAL)?;
-    dmabuf::pages_of_bar(&gpu.function, bar, part, range)
+    // Who has it on the bus asks nobody before reaching it.
+    let awake = Runtime::wake(gpu.runtime.clone());
+    dmabuf::pages_of_bar(&gpu.function, bar, part, (range, awake))
 }
 
 impl DevicePages for VramBlock {

@@ -13,7 +13,7 @@
 
 use super::{pages_on_bus, VramBlock};
 use crate::{
-    gpu::{Gpu, PATIENCE},
+    gpu::Gpu,
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     mapping::VramRange,
     sys::{
@@ -161,9 +161,9 @@ impl Gpu {
     }
 
     /// Whether no I/O has P2PDMA pages. If there are any, `zap` unmaps VRAM from user space, where
-    /// nobody runs; and I/O gets some time to end.
+    /// nobody touches it; and I/O gets `patience` nanoseconds to end.
     #[allow(unsafe_code, reason = "who has a page of VRAM is known here alone")]
-    pub(crate) fn is_p2pdma_idle(&self, zap: &dyn Fn()) -> bool {
+    pub(crate) fn is_p2pdma_idle(&self, patience: u64, zap: &dyn Fn()) -> bool {
         let extents = self.p2pdma.extents.lock();
         if extents.made.is_empty() {
             return true;
@@ -174,7 +174,7 @@ impl Gpu {
             let length = EXTENT.min(self.limits.vram.saturating_sub(start));
             let pfn = self.hardware.memory_frame(start);
             pages.is_none()
-                || clock::poll(PATIENCE, || {
+                || clock::poll(patience, || {
                     // SAFETY: The pages are there as long as `extents` is locked.
                     let idle = unsafe { p2pdma::idle(pfn, length / PAGE_SIZE) };
                     idle == length / PAGE_SIZE

@@ -15,6 +15,7 @@ pub(crate) mod mmio;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod p2pdma;
 mod power;
+pub(crate) mod runtime;
 
 use super::helpers;
 use crate::{
@@ -292,6 +293,13 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
 
     /// Called after [`prepare_sleep`](Self::prepare_sleep), when all devices are awake.
     fn go_on(&self);
+
+    /// Puts the function to sleep, if nobody uses it, while the system goes on. Returns whether it
+    /// did.
+    fn doze(&self) -> bool;
+
+    /// Undoes [`doze`](Self::doze). The function is awake, and its configuration was restored.
+    fn wake(&self);
 }
 
 /// A registered driver. Dropping it unbinds all of its functions.
@@ -405,7 +413,10 @@ impl<T: Driver> Registration<T> {
             // INVARIANT: Valid, with the lock held.
             let data = T::probe(function, &Locked(locked), shared)?;
             // SAFETY: The device is valid, and being bound to us.
-            unsafe { bindings::dev_set_drvdata(dev, data.into_foreign().cast()) };
+            unsafe {
+                bindings::dev_set_drvdata(dev, data.into_foreign().cast());
+                helpers::pinmap_runtime_begin(pdev);
+            }
             Ok(0)
         })
     }
@@ -420,6 +431,8 @@ impl<T: Driver> Registration<T> {
         let Some(data) = (unsafe { Self::data(dev) }) else {
             return;
         };
+        // SAFETY: The device was bound to us, and the PCI core has woken it.
+        unsafe { helpers::pinmap_runtime_end(pdev) };
         // SAFETY: `struct pci_dev` is only ever used by C.
         let locked = unsafe { &*pdev.cast::<Opaque<bindings::pci_dev>>() };
         // INVARIANT: Valid, with the lock held.

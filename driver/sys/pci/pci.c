@@ -2,6 +2,7 @@
 #include <linux/io.h>
 #include <linux/pci.h>
 #include <linux/pci-p2pdma.h>
+#include <linux/pm_runtime.h>
 #include <linux/suspend.h>
 #include "../helpers.h"
 
@@ -127,4 +128,52 @@ void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info)
 bool pinmap_hibernation_failed(void)
 {
 	return pm_hibernate_is_recovering();
+}
+
+/* How long @pdev is idle before it sleeps, unless the administrator sets something else. */
+#define AUTOSUSPEND_MS 5000
+
+/* Lets @pdev, which is being bound, sleep when it is idle, where the administrator wants that. */
+void pinmap_runtime_begin(struct pci_dev *pdev)
+{
+	struct device *dev = &pdev->dev;
+
+	pm_runtime_set_autosuspend_delay(dev, AUTOSUSPEND_MS);
+	pm_runtime_use_autosuspend(dev);
+	pm_runtime_mark_last_busy(dev);
+	/* The PCI core has begun a use for us. */
+	pm_runtime_put_autosuspend(dev);
+}
+
+/* Undoes pinmap_runtime_begin(). @pdev is awake. */
+void pinmap_runtime_end(struct pci_dev *pdev)
+{
+	pm_runtime_get_noresume(&pdev->dev);
+	pm_runtime_dont_use_autosuspend(&pdev->dev);
+}
+
+void pinmap_runtime_resume(struct pci_dev *pdev)
+{
+	pm_runtime_resume(&pdev->dev);
+}
+
+/*
+ * Has the kernel ask later whether @pdev, which cannot sleep now, can. It does so only if the time
+ * has not passed, which with a delay of 0 it always has: so the last use is a little in the future.
+ * Where even that has passed when the kernel looks, it does not ask until pinmap_runtime_ask().
+ */
+void pinmap_runtime_busy(struct pci_dev *pdev)
+{
+	WRITE_ONCE(pdev->dev.power.last_busy, ktime_get_mono_fast_ns() + NSEC_PER_MSEC);
+}
+
+/* Has the kernel ask whether @pdev can sleep, when the time has passed. */
+void pinmap_runtime_ask(struct pci_dev *pdev)
+{
+	pm_request_autosuspend(&pdev->dev);
+}
+
+u32 pinmap_runtime_delay(struct pci_dev *pdev)
+{
+	return max(READ_ONCE(pdev->dev.power.autosuspend_delay), 0);
 }

@@ -5,7 +5,7 @@
 
 use super::{Driver, Registration};
 use crate::sys::helpers;
-use kernel::{bindings, error::from_result, ffi};
+use kernel::{bindings, error::from_result, ffi, prelude::*};
 
 #[repr(transparent)]
 pub(super) struct Power(pub(super) bindings::dev_pm_ops);
@@ -22,6 +22,8 @@ impl<T: Driver> Registration<T> {
         thaw: Some(Self::thaw),
         restore: Some(Self::resume),
         complete: Some(Self::complete),
+        runtime_suspend: Some(Self::runtime_suspend),
+        runtime_resume: Some(Self::runtime_resume),
         ..pin_init::zeroed()
     });
 
@@ -31,6 +33,10 @@ impl<T: Driver> Registration<T> {
     unsafe extern "C" fn prepare(dev: *mut bindings::device) -> ffi::c_int {
         // SAFETY: Valid, with the device lock held.
         let data = unsafe { Self::data(dev) };
+        if data.is_some() {
+            // SAFETY: As here; it stays awake as long as the system is about to sleep.
+            unsafe { helpers::pinmap_runtime_resume(Self::pci_dev(dev)) };
+        }
         from_result(|| {
             data.map_or(Ok(()), |data| data.get_ref().prepare_sleep())
                 .map(|()| 0)
@@ -83,5 +89,39 @@ impl<T: Driver> Registration<T> {
         if let Some(data) = unsafe { Self::data(dev) } {
             data.get_ref().go_on();
         }
+    }
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn runtime_suspend(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid. The PM core calls this neither while the device is bound nor unbound.
+        let Some(data) = (unsafe { Self::data(dev) }) else {
+            return EBUSY.to_errno();
+        };
+        if data.get_ref().doze() {
+            return 0;
+        }
+        // SAFETY: A device of this driver.
+        unsafe { helpers::pinmap_runtime_busy(Self::pci_dev(dev)) };
+        EBUSY.to_errno()
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn runtime_resume(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: As in `runtime_suspend`.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().wake();
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// `dev` must be part of a PCI function.
+    unsafe fn pci_dev(dev: *mut bindings::device) -> *mut bindings::pci_dev {
+        // SAFETY: By the requirements.
+        unsafe { kernel::container_of!(dev, bindings::pci_dev, dev) }
     }
 }

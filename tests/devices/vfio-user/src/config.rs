@@ -20,6 +20,11 @@ const DEVICE_CONTROL_WRITABLE: u16 = 0x7fff;
 const FUNCTION_RESET: u8 = 0x80;
 const MSIX: usize = 0x80;
 const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
+/// Power management: D0 and D3hot, whose end is a reset.
+const POWER: usize = 0xf0;
+const POWER_STATE: usize = POWER + 4;
+const POWER_STATE_WRITABLE: u8 = 3;
+const D0: u8 = 0;
 const CACHE_LINE: usize = 0x0c;
 const INTERRUPT_LINE: usize = 0x3c;
 
@@ -28,7 +33,7 @@ const INTERRUPT_LINE: usize = 0x3c;
 pub(crate) struct Effect {
     /// Turn Bus Master on or off.
     pub(crate) master: bool,
-    /// Do a function-level reset.
+    /// Do a function-level reset, or that which ends D3hot.
     pub(crate) reset: bool,
 }
 
@@ -72,18 +77,20 @@ impl Config {
         }
         set(0x2c, id(identity.subsystem_vendor, identity.subsystem));
         set(0x34, EXPRESS as u32);
-        set(EXPRESS, 0x0002_0010); // version 2, endpoint
+        set(EXPRESS, 0x0002_0010 | ((POWER as u32) << 8)); // version 2, endpoint
         set(EXPRESS + 4, (1 << 28) | (1 << 15)); // function-level reset, role-based errors
         set(EXPRESS + 0x0c, 0x11); // 2.5 GT/s, one lane
         set(EXPRESS + 0x10, 0x0011_0000);
+        set(POWER, 0x0003_0001); // version 3, no D1, no D2, no PME
         let mut writable = vec![0; SIZE];
+        writable[POWER_STATE] = POWER_STATE_WRITABLE;
         writable[COMMAND] = COMMAND_WRITABLE;
         writable[CACHE_LINE] = 0xff;
         writable[INTERRUPT_LINE] = 0xff;
         writable[DEVICE_CONTROL..][..2].copy_from_slice(&DEVICE_CONTROL_WRITABLE.to_le_bytes());
         if let Some(last) = identity.vectors.checked_sub(1) {
             set(EXPRESS, 0x0002_0010 | ((MSIX as u32) << 8));
-            set(MSIX, 0x11 | ((last as u32) << 16));
+            set(MSIX, 0x11 | ((POWER as u32) << 8) | ((last as u32) << 16));
             let msix = function.msix();
             set(MSIX + 4, msix.table | msix.bar);
             set(MSIX + 8, msix.pending | msix.bar);
@@ -107,8 +114,14 @@ impl Config {
         self.bytes.get(offset..offset.checked_add(bytes)?)
     }
 
+    /// Whether the function is in D3hot: it has nothing but configuration space.
+    pub(crate) fn is_off(&self) -> bool {
+        self.bytes[POWER_STATE] & POWER_STATE_WRITABLE != D0
+    }
+
     /// Writes to configuration space; read-only bits keep their values.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> Effect {
+        let was_off = self.is_off();
         let mut reset = false;
         let offset = usize::try_from(offset).unwrap_or(SIZE).min(SIZE);
         for (at, value) in (offset..).zip(from) {
@@ -118,11 +131,12 @@ impl Config {
             *byte = *byte & !mask | value & mask;
             reset |= at == DEVICE_CONTROL + 1 && value & FUNCTION_RESET != 0;
         }
+        reset |= was_off && !self.is_off();
         if reset {
             self.reset();
         }
         Effect {
-            master: self.bytes[COMMAND] & BUS_MASTER != 0,
+            master: self.bytes[COMMAND] & BUS_MASTER != 0 && !self.is_off(),
             reset,
         }
     }
@@ -213,5 +227,18 @@ mod tests {
         );
         assert_eq!(config.read(0x48, 2), Some(&[0, 0][..]));
         config.write(u64::MAX, &[1, 2]);
+    }
+
+    #[test]
+    fn d3hot_ends_in_a_reset() {
+        let mut config = Config::new(&Named);
+        let on = |master, reset| Effect { master, reset };
+        config.write(4, &[0x06]);
+        assert_eq!(config.write(POWER_STATE as u64, &[3]), on(false, false));
+        assert!(config.is_off());
+        assert_eq!(config.write(POWER_STATE as u64, &[0]), on(false, true));
+        assert!(!config.is_off());
+        assert_eq!(config.read(4, 1), Some(&[0][..]));
+        assert_eq!(config.write(POWER_STATE as u64, &[0]), on(false, false));
     }
 }

@@ -266,9 +266,10 @@ impl<'a> Connection<'a> {
         let mut data = vec![0; count];
         match region {
             CONFIG_REGION => data.copy_from_slice(self.config.read(offset, count).ok_or(EINVAL)?),
-            bar if self.is_for_function(bar, offset, count)? => {
-                self.function.read(bar, offset, &mut data);
-            }
+            bar if self.is_for_function(bar, offset, count)? => match self.config.is_off() {
+                true => data.fill(0xff),
+                false => self.function.read(bar, offset, &mut data),
+            },
             _ => {}
         }
         reply.extend(data);
@@ -291,12 +292,12 @@ impl<'a> Connection<'a> {
             CONFIG_REGION => {
                 let effect = self.config.write(offset, data);
                 if effect.reset {
-                    self.reset("function-level reset");
+                    self.reset("reset of the function");
                 } else {
                     self.set_master(effect.master);
                 }
             }
-            bar if self.is_for_function(bar, offset, count)? => {
+            bar if self.is_for_function(bar, offset, count)? && !self.config.is_off() => {
                 self.function.write(bar, offset, data);
             }
             _ => {}

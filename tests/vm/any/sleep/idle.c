@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Devices that nobody uses sleep while the system goes on, and wake when they are used. */
+#define _GNU_SOURCE
+#include "sleep.h"
+
+#include "edu.h"
+#include "file.h"
+#include "gpu.h"
+#include "kmsg.h"
+#include "memory.h"
+#include "pci.h"
+#include "pins.h"
+#include "process.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Lets a function sleep when it has been idle for so long; has it awake for good. */
+static void let_sleep(const char *bdf, const char *milliseconds)
+{
+	if (try_file_write(pci_path(bdf, "power/control"), "auto"))
+		SKIP("the kernel has no runtime power management");
+	file_write(pci_path(bdf, "power/autosuspend_delay_ms"), milliseconds);
+}
+
+static void keep_awake(const char *bdf)
+{
+	file_write(pci_path(bdf, "power/control"), "on");
+}
+
+static bool is_asleep(const char *bdf)
+{
+	char status[16] = "";
+
+	file_read(pci_path(bdf, "power/runtime_status"), status, sizeof(status));
+	return !strcmp(status, "suspended");
+}
+
+#define AWAIT_SLEEP(bdf) CHECK(WAIT_FOR(slow(30000), is_asleep(bdf)))
+
+static const char *power_state(const char *bdf)
+{
+	static char state[16];
+
+	file_read(pci_path(bdf, "power_state"), state, sizeof(state));
+	return state;
+}
+
+/*
+ * The function can have slept, as long and as often as another one that nobody uses: returns
+ * whether it did.
+ */
+static bool sleeps_beside(const char *bdf, const char *other)
+{
+	bool sleeps = false;
+
+	let_sleep(other, "10");
+	for (unsigned int round = 0; round < 3; round++) {
+		AWAIT_SLEEP(other);
+		sleeps |= is_asleep(bdf);
+		keep_awake(other);
+		let_sleep(other, "10");
+	}
+	keep_awake(other);
+	return sleeps;
+}
+
+static char *managed(int fd, size_t length)
+{
+	char *memory = anon(length / PAGE);
+	struct pinmap_manage args;
+
+	CHECK_OK(try_manage(fd, 0, memory, length, &args));
+	return memory;
+}
+
+/* What a test has of a device. */
+struct use {
+	const char *bdf;
+	int fd;
+	struct gpu_queue queue;
+	struct gpu_memory vram, host;
+};
+
+static struct use use_gpu(size_t length)
+{
+	struct use use = { .bdf = need_gpu(), .fd = open_gpu() };
+
+	use.queue = queue_new(use.fd);
+	use.vram = gpu_alloc(use.fd, PINMAP_ALLOC_VRAM, length);
+	use.host = gpu_alloc(use.fd, 0, length);
+	return use;
+}
+
+static void by_doorbell(struct use *use)
+{
+	gpu_copy(&use->queue, (uintptr_t)use->host.addr, (uintptr_t)use->vram.addr, PAGE);
+	CHECK(pattern_is(use->host.addr, PAGE, 0x11));
+}
+
+static void by_touch(struct use *use)
+{
+	CHECK(pattern_is(use->vram.addr, PAGE, 0x11));
+}
+
+static void by_call(struct use *use)
+{
+	gpu_alloc(use->fd, PINMAP_ALLOC_VRAM, PAGE);
+}
+
+static void by_open(struct use *use)
+{
+	struct gpu_queue queue = queue_new(open_gpu());
+	struct gpu_memory memory = gpu_alloc(queue.fd, PINMAP_ALLOC_VRAM, PAGE);
+
+	(void)use;
+	gpu_fill(&queue, (uintptr_t)memory.addr, PAGE, 0x12);
+	CHECK(bytes_are(memory.addr, PAGE, 0x12));
+}
+
+static void by_close(struct use *use)
+{
+	close(use->fd);
+	*use = use_gpu(3 * MIB);
+	pattern_fill(use->vram.addr, 3 * MIB, 0x11);
+}
+
+static void by_administrator(struct use *use)
+{
+	keep_awake(use->bdf);
+	CHECK(!is_asleep(use->bdf));
+}
+
+static const struct waker {
+	const char *name;
+	void (*wake)(struct use *use);
+} wakers[] = {
+	{ "doorbell", by_doorbell }, { "touch", by_touch }, { "call", by_call },
+	{ "open", by_open },	     { "close", by_close }, { "administrator", by_administrator },
+};
+
+/* All that a device has is there when it wakes; pages of programs have come home before. */
+TEST_EACH(idle_wakes, wakers, .seconds = 60)
+{
+	enum { LENGTH = 3 * MIB };
+	struct use use = use_gpu(LENGTH);
+	char *moved = managed(use.fd, LENGTH);
+	struct pinmap_prefetch there;
+	uint64_t free;
+
+	pattern_fill(use.vram.addr, LENGTH, 0x11);
+	pattern_fill(moved, LENGTH, 0x22);
+	gpu_fill(&use.queue, (uintptr_t)use.host.addr, LENGTH, 0x33);
+	free = vram_free(use.fd);
+	CHECK_OK(try_prefetch(use.fd, 0, moved, LENGTH, &there));
+	CHECK_EQ(there.out_there + there.out_moved, LENGTH);
+	let_sleep(use.bdf, "10");
+	AWAIT_SLEEP(use.bdf);
+	CHECK(!strcmp(power_state(use.bdf), "D3hot"));
+	CHECK(!pci_is_master(use.bdf));
+	CHECK(bytes_are(use.host.addr, LENGTH, 0x33));
+	CHECK(is_asleep(use.bdf));
+
+	row->wake(&use);
+	keep_awake(use.bdf);
+	CHECK(!strcmp(power_state(use.bdf), "D0"));
+	if (row->wake == by_doorbell)
+		CHECK_EQ(vram_free(use.fd), free);
+	CHECK(pattern_is(use.vram.addr, LENGTH, 0x11));
+	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, LENGTH);
+	CHECK(pattern_is(use.host.addr, LENGTH, 0x11));
+	if (row->wake != by_close) {
+		gpu_copy(&use.queue, (uintptr_t)use.vram.addr, (uintptr_t)moved, LENGTH);
+		CHECK(pattern_is(use.vram.addr, LENGTH, 0x22));
+	}
+	CHECK(pattern_is(moved, LENGTH, 0x22));
+}
+
+/* Memory goes away while the device sleeps, and without waking it. */
+TEST(idle_loses_memory, .seconds = 60, .faults = true)
+{
+	struct use use = use_gpu(PAGE);
+	long long pins = pins_held();
+	struct registration gone = register_memory(use.fd, anon(4), 4 * PAGE, WRITE);
+	struct registration stays = register_memory(use.fd, anon(4), 4 * PAGE, WRITE);
+
+	gpu_fill(&use.queue, (uintptr_t)gone.addr, 4 * PAGE, 0x41);
+	gpu_fill(&use.queue, (uintptr_t)stays.addr, 4 * PAGE, 0x42);
+	let_sleep(use.bdf, "10");
+	AWAIT_SLEEP(use.bdf);
+	SYS(munmap(gone.addr, 4 * PAGE));
+	CHECK_PINS_SOON(pins + 4);
+	CHECK(is_asleep(use.bdf));
+	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)stays.addr, PAGE);
+	CHECK(bytes_are(use.host.addr, PAGE, 0x42));
+	queue_push(&use.queue, GPU_FILL, gone.device_addr, 8, 0x43);
+	queue_submit(&use.queue);
+	CHECK_EQ(queue_stopped(&use.queue), GPU_NOT_PRESENT);
+	keep_awake(use.bdf);
+}
+
+/* Each time the device sleeps, and wakes for work, while another program works now and then. */
+TEST(idle_again_and_again, .seconds = 600)
+{
+	enum { LENGTH = 64 * PAGE };
+	const char *wanted = getenv("PINMAP_CYCLES");
+	unsigned int cycles = wanted ? (unsigned int)atoi(wanted) : 30;
+	struct use use = use_gpu(LENGTH);
+	struct registration number = register_memory(use.fd, anon(1), PAGE, WRITE);
+	volatile uint64_t *count = (volatile uint64_t *)number.addr;
+	volatile bool *ended = SYS(
+		mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+	pid_t pid = SYS(fork());
+
+	if (pid == 0) {
+		int fd = open_gpu();
+		struct gpu_queue queue = queue_new(fd);
+		struct gpu_memory vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, LENGTH);
+		char *memory = managed(fd, LENGTH);
+
+		for (unsigned int round = 0; !*ended; round++) {
+			gpu_fill_pages(&queue, (uintptr_t)memory, LENGTH / PAGE, round);
+			gpu_copy(&queue, (uintptr_t)vram.addr, (uintptr_t)memory, LENGTH);
+			check_pages(memory, LENGTH / PAGE, round);
+			usleep(1000 * (round % 50));
+			check_pages(vram.addr, LENGTH / PAGE, round);
+		}
+		_exit(EXIT_PASS);
+	}
+	*count = 0;
+	let_sleep(use.bdf, "1");
+	for (unsigned int cycle = 0; cycle < cycles; cycle++) {
+		pattern_fill(use.vram.addr, LENGTH, cycle);
+		AWAIT_SLEEP(use.bdf);
+		queue_push_add(&use.queue, count, 1, 1, 1);
+		gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, LENGTH);
+		CHECK_EQ(*count, cycle + 1);
+		CHECK(pattern_is(use.host.addr, LENGTH, cycle));
+	}
+	*ended = true;
+	join(pid);
+	keep_awake(use.bdf);
+}
+
+static void by_stay_awake(struct use *use)
+{
+	CHECK_OK(try_stay_awake(use->fd, PINMAP_STAY_AWAKE_ON));
+}
+
+static void by_fence(struct use *use)
+{
+	queue_push(&use->queue, GPU_FENCE_WAIT, use->queue.args.out_fence_addr + 64, 1, 0);
+	queue_submit(&use->queue);
+}
+
+static void by_eventfd(struct use *use)
+{
+	CHECK_OK(try_queue_notify(use->fd, use->queue.args.out_queue, 8, 1,
+				  SYS(eventfd(0, EFD_NONBLOCK))));
+}
+
+static void by_peer(struct use *use)
+{
+	int second, dma_buf;
+
+	second = open_second_gpu();
+	dma_buf = export_buffer(use->fd, use->vram.args.out_handle, PINMAP_EXPORT_WRITE);
+	import_buffer(second, dma_buf);
+}
+
+static const struct keeper {
+	const char *name;
+	void (*keep)(struct use *use);
+} keepers[] = {
+	{ "context", by_stay_awake },
+	{ "fence", by_fence },
+	{ "eventfd", by_eventfd },
+	{ "peer", by_peer },
+};
+
+/* A device that somebody waits for, or relies on, does not sleep as long as that goes on. */
+TEST_EACH(idle_kept_awake, keepers, .seconds = 60)
+{
+	const char *bdf = need_gpu(), *other = need_second_gpu();
+	struct gate gate = gate_new();
+	pid_t pid;
+
+	if (row->keep == by_peer)
+		need_peers();
+	pid = SYS(fork());
+	if (pid == 0) {
+		struct use use = use_gpu(PAGE);
+
+		row->keep(&use);
+		gate_open(&gate);
+		for (;;)
+			pause();
+	}
+	gate_pass(&gate);
+	let_sleep(bdf, "10");
+	/* where the second one is in use, too, an edu is not */
+	CHECK(!sleeps_beside(bdf, row->keep == by_peer ? need_device(0).bdf : other));
+	kill_now(pid);
+	AWAIT_SLEEP(bdf);
+	keep_awake(bdf);
+}
+
+static void then_unbind(struct use *use, pid_t pid)
+{
+	pci_unbind(use->bdf);
+	kill_now(pid);
+	pci_bind(use->bdf);
+}
+
+static void then_kill(struct use *use, pid_t pid)
+{
+	(void)use;
+	kill_now(pid);
+}
+
+static void then_reset(struct use *use, pid_t pid)
+{
+	file_write(pci_path(use->bdf, "reset"), "1");
+	kill_now(pid);
+	gpu_rebind();
+}
+
+static void then_system(struct use *use, pid_t pid)
+{
+	need_sleep(quick_way);
+	CHECK_OK(try_sleep(quick_way));
+	AWAIT_SLEEP(use->bdf);
+	kill_now(pid);
+}
+
+static const struct ending {
+	const char *name;
+	void (*end)(struct use *use, pid_t pid);
+} endings[] = {
+	{ "unbind", then_unbind },
+	{ "kill", then_kill },
+	{ "reset", then_reset },
+	{ "system", then_system },
+};
+
+/* Whatever comes while the device sleeps, nothing is left of who had it, and it works. */
+TEST_EACH(idle_then, endings, .seconds = 120)
+{
+	struct use use = { .bdf = need_gpu() };
+	long long pins = pins_held();
+	struct gate gate = gate_new();
+	pid_t pid = SYS(fork());
+
+	if (pid == 0) {
+		struct use mine = use_gpu(MIB);
+
+		register_memory(mine.fd, anon(16), 16 * PAGE, WRITE);
+		gpu_fill(&mine.queue, (uintptr_t)mine.vram.addr, MIB, 0x61);
+		gate_open(&gate);
+		for (;;)
+			pause();
+	}
+	gate_pass(&gate);
+	let_sleep(use.bdf, "10");
+	AWAIT_SLEEP(use.bdf);
+	row->end(&use, pid);
+	CHECK_PINS_SOON(pins);
+	keep_awake(use.bdf);
+	use = use_gpu(MIB);
+	gpu_fill(&use.queue, (uintptr_t)use.vram.addr, MIB, 0x62);
+	CHECK(bytes_are(use.vram.addr, MIB, 0x62));
+}
+
+/* A flat device sleeps while nobody has it open. */
+TEST(idle_flat, .seconds = 60)
+{
+	struct pci_device device = need_device(0);
+	struct edu edu;
+	struct registration memory;
+	int fd;
+
+	let_sleep(device.bdf, "10");
+	AWAIT_SLEEP(device.bdf);
+	for (unsigned int round = 0; round < 2; round++) {
+		fd = open_function(device.bdf);
+		CHECK(!is_asleep(device.bdf));
+		memory = register_memory(fd, anon(1), PAGE, WRITE);
+		edu = edu_open(fd);
+		CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
+		CHECK(!sleeps_beside(device.bdf, need_gpu()));
+		CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
+		edu_close(&edu);
+		close(fd);
+		AWAIT_SLEEP(device.bdf);
+	}
+	keep_awake(device.bdf);
+}
