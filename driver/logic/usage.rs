@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Who uses a device now, and whether anybody has since it was looked at last: one word, so that
+//! Counts who uses a device now, and who has since it was looked at last: in one word, so that
 //! coming and going is one addition each.
 //!
 //! Bits [30:0] count the users, bit 31 says that the device is asleep, and bits [63:32] count those

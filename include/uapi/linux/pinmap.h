@@ -1630,8 +1630,8 @@ struct pinmap_reset {
 #define PINMAP_RESET _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RESET)
 
 /**
- * enum pinmap_stay_awake_flags - whether the system may sleep
- * @PINMAP_STAY_AWAKE_ON: it may not
+ * enum pinmap_stay_awake_flags - whether system and device may sleep
+ * @PINMAP_STAY_AWAKE_ON: they may not
  */
 enum pinmap_stay_awake_flags {
 	PINMAP_STAY_AWAKE_ON = 1 << 0,
@@ -1645,8 +1645,10 @@ enum pinmap_stay_awake_flags {
  * Says whether the system may be suspended or hibernated while this context has
  * the device: it may, until this says otherwise. With %PINMAP_STAY_AWAKE_ON
  * suspending fails with ``EBUSY``, and the kernel's log names the process that
- * opened the file. It lasts until it is taken back or the file is closed. On a
- * flat device it counts for the owner only.
+ * opened the file. A paged device does not sleep by itself then either, as it
+ * does where runtime power management is allowed and nobody uses it. It lasts
+ * until it is taken back or the file is closed. On a flat device it counts for
+ * the owner only.
  *
  * When the system sleeps, registrations, mappings and IOMMU stay. A paged device
  * keeps what it has: queues stop after the packet that runs, and go on later;

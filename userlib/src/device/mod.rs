@@ -360,7 +360,8 @@ impl Device {
 
     /// Says whether the system is to stay awake while this context has the device: suspending or
     /// hibernating it then fails, and the kernel's log names this program. Otherwise the system may
-    /// sleep. On a flat device this counts for its owner only.
+    /// sleep. An accelerator does not sleep by itself then either, as it does where the
+    /// administrator allows it and nobody uses it. On a flat device this counts for its owner only.
     ///
     /// In a sleep, memory stays registered and mapped. An accelerator keeps what it has, and goes
     /// on with its work. A flat device loses the state of its registers, and its owner gets

@@ -78,7 +78,7 @@ static char *managed(int fd, size_t length)
 	return memory;
 }
 
-/* What a test has of a device. */
+/* A device, and memory and a queue there. */
 struct use {
 	const char *bdf;
 	int fd;
