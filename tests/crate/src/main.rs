@@ -205,6 +205,7 @@ const TESTS: &[Test] = tests! {
         shared_memory_and_files_are_read
         memory_that_cannot_be_registered_comes_back
         portable_memory_is_an_operand_of_two_gpus
+        registered_memory_is_an_operand_of_two_gpus
         pending_work_is_followed_by_more
         pending_work_outlives_the_stream_before
         pending_work_is_kept_for_all_its_streams

@@ -203,6 +203,45 @@ pub(crate) fn portable_memory_is_an_operand_of_two_gpus() -> Outcome {
     Ok(())
 }
 
+pub(crate) fn registered_memory_is_an_operand_of_two_gpus() -> Outcome {
+    let one = gpu()?;
+    let two = second(&one)?;
+    let pinned = |gpu: &Accelerator| gpu.device().own_totals().map(|totals| totals.pinned.bytes);
+    let before = (pinned(&one)?, pinned(&two)?);
+    // Neither begins nor ends with a page; the end shares one with what is lent beside it.
+    let mut memory = vec![0.0f32; 5000];
+    let (left, right) = memory.split_at_mut(3333);
+    let mut left = one.register(left)?;
+    let streams = [stream(&one)?, stream(&two)?];
+    let mut local = two.alloc_vram::<f32>(3333)?;
+    streams[0].scope(|work| work.fill(&mut left, 4.0))?;
+    assert_eq!(pinned(&two)?, before.1, "registered before it was wanted");
+    streams[1].scope(|work| {
+        let mut local = local.slice_mut();
+        work.copy(left.on(&two)?, &mut local)?;
+        work.fill(&mut *right, 6.0)?;
+        work.launch(IncrementF32 { data: &mut local })
+    })?;
+    let there = pinned(&two)?;
+    assert!(there > before.1);
+    streams[1].scope(|work| work.copy(&local, left.on_mut(&two)?))?;
+    assert_eq!(pinned(&two)?, there, "once is enough");
+    assert!(left.iter().all(|&number| number == 5.0));
+    left[0] = 9.0;
+    let left = left.release()?;
+    assert_eq!((pinned(&one)?, pinned(&two)?), before);
+    assert_eq!(
+        (left[0], left[3332], right[0], right[1666]),
+        (9.0, 5.0, 6.0, 6.0)
+    );
+    // The device of a stream is checked.
+    let mut left = one.register(left)?;
+    let error = streams[1].scope(|work| work.fill(&mut left, 1.0));
+    let error = error.expect_err("the other's");
+    assert!(error.to_string().contains("another context"), "{error}");
+    Ok(())
+}
+
 pub(crate) fn pending_work_is_followed_by_more() -> Outcome {
     let gpu = gpu()?;
     let streams = [stream(&gpu)?, stream(&gpu)?, stream(&gpu)?];

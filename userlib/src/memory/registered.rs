@@ -162,6 +162,32 @@ impl<M: Memory> Registered<M> {
         DeviceSlice::lent(&self.device, view, addr, elements.len(), Reach::Mapped)
     }
 
+    /// Registers the memory with another accelerator of this program, the first time, and borrows
+    /// the elements as a slice that this one can read. Both reach it at its own address, until it
+    /// is released or dropped. It is pinned, and counts against the limits of the user, for each
+    /// of them.
+    ///
+    /// ```no_run
+    /// use pinmap::accelerator::{Accelerator, Stream};
+    /// # fn f(first: &Accelerator, second: &Accelerator, streams: [Stream; 2]) -> pinmap::Result<()> {
+    /// let mut numbers = first.register(vec![1.0f32; 1 << 20])?;
+    /// let mut local = second.alloc_vram::<f32>(numbers.len())?;
+    /// streams[0].scope(|work| work.fill(&mut numbers, 2.0))?;
+    /// streams[1].scope(|work| work.copy(numbers.on(second)?, &mut local))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`register`](Accelerator::register).
+    pub fn on(&self, other: &Accelerator) -> Result<DeviceSlice<'_, M::Element>> {
+        let elements = self.memory().elements();
+        let (addr, len) = (elements.as_ptr().expose_provenance(), size_of_val(elements));
+        let lend = || lent::register(other.device(), addr, len, M::ACCESS);
+        self.loans.extend(other.device(), lend)?;
+        Ok(self.slice().of(other.device()))
+    }
+
     /// Takes the memory from the device, and gives it back.
     ///
     /// ```no_run
@@ -238,6 +264,10 @@ impl<M: Memory> Registered<M> {
 impl<M: MemoryMut> Registered<M> {
     /// Borrows the elements exclusively as a slice that the device can write.
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, M::Element> {
+        DeviceSliceMut::new(self.lend_mut())
+    }
+
+    fn lend_mut(&mut self) -> DeviceSlice<'_, M::Element> {
         let Some(memory) = &mut self.memory else {
             unreachable!("only a release takes it, and that consumes the value");
         };
@@ -249,8 +279,18 @@ impl<M: MemoryMut> Registered<M> {
         // SAFETY: The elements are borrowed exclusively, and not used again, so that only this view
         // refers to them, by atomics, which allow the device to write, too.
         let view = View::Lent(unsafe { std::slice::from_raw_parts(start, bytes) });
-        let slice = DeviceSlice::lent(&self.device, view, addr, len, Reach::Mapped);
-        DeviceSliceMut::new(slice)
+        DeviceSlice::lent(&self.device, view, addr, len, Reach::Mapped)
+    }
+
+    /// Borrows the elements exclusively as a slice that another accelerator of this program can
+    /// write: see [`on`](Self::on).
+    ///
+    /// # Errors
+    ///
+    /// As for [`on`](Self::on).
+    pub fn on_mut(&mut self, other: &Accelerator) -> Result<DeviceSliceMut<'_, M::Element>> {
+        self.on(other)?;
+        Ok(DeviceSliceMut::new(self.lend_mut().of(other.device())))
     }
 }
 

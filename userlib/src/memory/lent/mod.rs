@@ -184,6 +184,19 @@ impl Loans {
         }
     }
 
+    /// Adds what `lend` lends to `device`, unless that has something already.
+    pub(crate) fn extend(
+        &self,
+        device: &Device,
+        lend: impl FnOnce() -> Result<Self>,
+    ) -> Result<()> {
+        let mut loans = self.lock();
+        if !loans.iter().any(|loan| loan.device.is_same(device)) {
+            loans.append(&mut lend()?.lock());
+        }
+        Ok(())
+    }
+
     /// Whether nothing is lent.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
