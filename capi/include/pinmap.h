@@ -86,6 +86,11 @@
 #define PINMAP_DEVICE_INFO_MANAGED (1 << 5)
 
 /**
+ * The device's memory is a part of the host's: nothing moves.
+ */
+#define PINMAP_DEVICE_INFO_INTEGRATED (1 << 6)
+
+/**
  * How many BARs a function can have.
  */
 #define PINMAP_BARS 6

@@ -31,6 +31,8 @@ pub const PINMAP_DEVICE_INFO_OWNER: u32 = 1 << 3;
 pub const PINMAP_DEVICE_INFO_GONE: u32 = 1 << 4;
 /// The device can have managed memory.
 pub const PINMAP_DEVICE_INFO_MANAGED: u32 = 1 << 5;
+/// The device's memory is a part of the host's: nothing moves.
+pub const PINMAP_DEVICE_INFO_INTEGRATED: u32 = 1 << 6;
 
 /// How many BARs a function can have.
 pub const PINMAP_BARS: usize = 6;
@@ -254,7 +256,8 @@ pub unsafe extern "C" fn pinmap_get_info(
                 | flag(known.owned, PINMAP_DEVICE_INFO_OWNED)
                 | flag(known.owner, PINMAP_DEVICE_INFO_OWNER)
                 | flag(known.gone, PINMAP_DEVICE_INFO_GONE)
-                | flag(known.managed, PINMAP_DEVICE_INFO_MANAGED),
+                | flag(known.managed, PINMAP_DEVICE_INFO_MANAGED)
+                | flag(known.integrated, PINMAP_DEVICE_INFO_INTEGRATED),
             aperture_first: *known.aperture.start(),
             aperture_last: *known.aperture.end(),
             page_sizes: known.page_sizes.bits(),

@@ -105,6 +105,15 @@ impl Backend {
         !matches!(self, Self::Flat(_))
     }
 
+    /// Whether the device's memory is a part of the host's.
+    pub(crate) fn is_integrated(&self) -> bool {
+        match self {
+            Self::Flat(_) => false,
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.limits().integrated,
+        }
+    }
+
     /// Allocates `length` bytes of VRAM, zeroed, with P2PDMA pages if wanted. `ENOSPC`: not free in
     /// one piece; `EOPNOTSUPP`: there can be no such pages.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
@@ -391,6 +400,9 @@ impl Backend {
                 info.out_kind = uapi::PINMAP_KIND_PAGED;
                 if cfg!(pinmap_mirror) {
                     info.out_flags |= uapi::PINMAP_INFO_MANAGED;
+                }
+                if self.is_integrated() {
+                    info.out_flags |= uapi::PINMAP_INFO_INTEGRATED;
                 }
             }
         }

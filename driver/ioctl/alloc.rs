@@ -31,7 +31,8 @@ impl Request for pinmap_alloc {
         context.check_caller()?;
         let show =
             |shown| MmapOffsets::add(context.mmap_offsets(), plan.span.length(), shown, true);
-        let (backing, claim) = if plan.vram {
+        // Of an integrated device all memory is the host's, and disks take that as it is.
+        let (backing, claim) = if plan.vram && !backend.is_integrated() {
             let claim = Claim::new(context)?;
             let memory = backend.allocate_vram(plan.span.length(), plan.p2pdma);
             let memory = memory.map_err(|errno| match errno {

@@ -113,7 +113,9 @@ impl Plan {
         let alike = pages_in(fault.block, all);
         let free = lendable(managed, fault.block).and(alike);
         let readahead = managed.readahead(fault);
-        let part = part_to_move(managed.vm.gpu(), fault, snapshot, holder, free, readahead);
+        let gpu = managed.vm.gpu();
+        let part = part_to_move(gpu, fault, snapshot, holder, free, readahead);
+        let can_move = area.is_some() && !gpu.limits().integrated;
         let (place, rule) = residence::decide(Facts {
             advice,
             write: fault.write,
@@ -121,7 +123,7 @@ impl Plan {
             touched: past.touched(),
             taken: past.taken(),
             evicted: past.evicted(),
-            can_move: area.is_some() && (fault.atomic || !past.is_stuck(now)),
+            can_move: can_move && (fault.atomic || !past.is_stuck(now)),
             room: managed.budget.room(managing.mm()),
             needed: part.pages(),
             now,

@@ -146,6 +146,9 @@ impl Managed {
     /// of it is managed; `EIO`: the device did not copy; `EINTR`: a fatal signal came.
     pub(crate) fn prefetch(&self, mm: &Mm, range: Span, home: bool) -> Result<Prefetched> {
         self.check_managed(range)?;
+        if let Some(all) = self.is_there_anyway(range) {
+            return Ok(all);
+        }
         let mut call = Call {
             managed: self,
             mm,
@@ -171,6 +174,9 @@ impl Managed {
     /// Tells what [`prefetch`](Self::prefetch) would do now. Moves nothing.
     pub(crate) fn preflight(&self, mm: &Mm, range: Span, home: bool) -> Result<Prefetched> {
         self.check_managed(range)?;
+        if let Some(all) = self.is_there_anyway(range) {
+            return Ok(all);
+        }
         let gpu = self.vm.gpu();
         let mut call = Call {
             managed: self,
@@ -214,6 +220,15 @@ impl Managed {
             told.moved = told.moved.min(room);
         }
         Ok(told)
+    }
+
+    /// The outcome where the device's memory is a part of the host's.
+    fn is_there_anyway(&self, range: Span) -> Option<Prefetched> {
+        let all = Prefetched {
+            there: range.length(),
+            ..Prefetched::default()
+        };
+        self.vm.gpu().limits().integrated.then_some(all)
     }
 
     /// Fails with `ENOENT` unless all of `range` is managed.

@@ -173,6 +173,8 @@ records! { "pinmap":
         gone: bool,
         /// Whether the device can have managed memory.
         managed: bool,
+        /// Whether the device's memory is a part of the host's: nothing moves then.
+        integrated: bool,
         /// The first and the last address that the device can be given.
         aperture: (u64, u64),
         /// How many bytes this user may have locked; None: any number.
@@ -363,6 +365,7 @@ impl From<pinmap::Info> for Info {
             owner: info.owner,
             gone: info.gone,
             managed: info.managed,
+            integrated: info.integrated,
             aperture: (*info.aperture.start(), *info.aperture.end()),
             memlock_limit: info.memlock.limit,
             memlock_used: info.memlock.used,

@@ -83,6 +83,7 @@ impl TestGpu {
             vmids: number(VMIDS)?,
             max_priority: 3,
             vram: registers.read(VRAM_SIZE),
+            integrated: registers.read(FEATURES) & FEATURE_INTEGRATED != 0,
             vram_bar: BAR_VRAM,
             addresses: 1_u64
                 .checked_shl(va_bits)

@@ -220,6 +220,9 @@ struct pinmap_bar {
  * @PINMAP_INFO_GONE: the device is gone, and reaches no memory of any context;
  *                    the other fields are as they were
  * @PINMAP_INFO_MANAGED: %PINMAP_MANAGE works
+ * @PINMAP_INFO_INTEGRATED: a paged device whose memory is a part of the host's:
+ *                          managed memory does not move, and what is allocated
+ *                          with %PINMAP_ALLOC_VRAM is host memory
  */
 enum pinmap_info_flags {
 	PINMAP_INFO_COHERENT = 1 << 0,
@@ -228,6 +231,7 @@ enum pinmap_info_flags {
 	PINMAP_INFO_OWNER = 1 << 3,
 	PINMAP_INFO_GONE = 1 << 4,
 	PINMAP_INFO_MANAGED = 1 << 5,
+	PINMAP_INFO_INTEGRATED = 1 << 6,
 };
 
 /**
@@ -1113,7 +1117,7 @@ struct pinmap_advise {
  *                    asked for it yet
  * @PINMAP_RULE_FIXED: it cannot move: no private anonymous memory, locked,
  *                     mergeable, pinned, shared since fork(), or in use at that
- *                     moment
+ *                     moment; or the device is integrated
  * @PINMAP_RULE_ADVISED: it stays on the host by advice
  * @PINMAP_RULE_THRASHING: it stays on the host because CPU and device, or two
  *                         devices, have taken it from each other again and

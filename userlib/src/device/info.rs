@@ -69,6 +69,9 @@ pub struct Info {
     /// ([`Accelerator::manage`](crate::accelerator::Accelerator::manage)): the device can fault,
     /// and the kernel lets drivers follow the memory of programs.
     pub managed: bool,
+    /// Whether the device's memory is a part of the host's. Nothing moves then, and
+    /// [`alloc_vram`](crate::accelerator::Accelerator::alloc_vram) allocates host memory.
+    pub integrated: bool,
     /// The device addresses that the IOMMU translates.
     pub aperture: RangeInclusive<u64>,
     /// The page sizes of the IOMMU.
@@ -115,6 +118,7 @@ impl Info {
             owner: flag(abi::PINMAP_INFO_OWNER),
             gone: flag(abi::PINMAP_INFO_GONE),
             managed: flag(abi::PINMAP_INFO_MANAGED),
+            integrated: flag(abi::PINMAP_INFO_INTEGRATED),
             aperture: info.out_aperture_start..=info.out_aperture_last,
             page_sizes: PageSizes(info.out_page_sizes),
             memlock: Memlock {

@@ -22,6 +22,8 @@ pub struct Settings {
     pub link: Speed,
     /// Speed of VRAM.
     pub vram_link: Speed,
+    /// Whether it says that it is integrated: its memory is a part of the host's.
+    pub integrated: bool,
     /// Whether `INV_DONE` and `PAGING_DONE` are answered when there is nothing left to wait for.
     pub prompt: bool,
 }
@@ -38,6 +40,7 @@ impl Default for Settings {
                 bandwidth: 0,
                 latency: 0,
             },
+            integrated: false,
             prompt: false,
         }
     }

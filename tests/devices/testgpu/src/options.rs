@@ -22,6 +22,7 @@ Serves the test GPU to one QEMU, until that ends:
   --link-latency NS        per dependent access to guest memory; 0: none (1000)
   --vram-bandwidth BYTES   likewise for VRAM (0)
   --vram-latency NS        likewise for VRAM (0)
+  --integrated             say that VRAM is a part of the host's memory, and no faster
   --prompt                 answer a read of INV_DONE or PAGING_DONE when what was submitted is done,
                            or a second has passed; not with --message
   --verbose                say what QEMU maps and resets
@@ -44,6 +45,7 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Req
         match name.as_str() {
             "--help" | "-h" => return Ok(None),
             "--message" => options.message = true,
+            "--integrated" => settings.integrated = true,
             "--prompt" => settings.prompt = true,
             "--verbose" => options.verbose = true,
             "--socket" => socket = Some(PathBuf::from(value()?)),

@@ -101,6 +101,10 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         true => regs::FEATURE_MESSAGE,
         false => 0,
     };
+    let integrated = match hardware.settings().integrated {
+        true => regs::FEATURE_INTEGRATED,
+        false => 0,
+    };
     let always = regs::FEATURE_COPY
         | regs::FEATURE_COMPUTE
         | regs::FEATURE_RETRY
@@ -112,7 +116,7 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
     Some(match offset {
         regs::MAGIC => u64::from_le_bytes(*b"TESTGPU1"),
         regs::VERSION => (1 << 16) | 3,
-        regs::FEATURES => always | message,
+        regs::FEATURES => always | message | integrated,
         regs::VRAM_SIZE => hardware.vram.size(),
         regs::DOORBELLS => regs::QUEUE_COUNT as u64,
         regs::SLOTS => regs::SLOT_COUNT as u64,

@@ -36,6 +36,7 @@ constants! {
     FEATURE_ATOMIC = 0x40,
     FEATURE_ZEROS = 0x80,
     FEATURE_STAMP = 0x100,
+    FEATURE_INTEGRATED = 0x400,
     // Control
     RESET = 0x0100,
     BUS_MASTER = 0x0108,
