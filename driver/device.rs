@@ -21,10 +21,7 @@ use crate::{
         fs::import::{DmaBuf, Imported},
         iommu::{Attachment, Domain, Reserved},
         mm::vma::Views,
-        pci::{
-            runtime::{Awake, Runtime},
-            Function,
-        },
+        pci::{runtime::Runtime, Function},
         task,
         task::{
             account::{Account, Charge},
@@ -248,22 +245,9 @@ impl Device {
         }
     }
 
-    /// Has a paged device stay awake during a call. A flat one is awake as long as it is open.
-    pub(crate) fn awake(&self) -> Option<Awake<&Runtime>> {
-        self.flat().is_err().then(|| Runtime::wake(&*self.runtime))
-    }
-
-    /// Opens a context for the current task.
+    /// Opens a context for the current task. Leaves the device asleep if it is: no other misc
+    /// device can be opened meanwhile.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
-        this.runtime.come();
-        let opened = Self::open_awake(this, views);
-        if opened.is_err() || this.flat().is_err() {
-            this.runtime.go();
-        }
-        opened
-    }
-
-    fn open_awake(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         this.check_here()?;
         let id = this.opened.fetch_add(1, Relaxed);
         let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
@@ -330,8 +314,14 @@ impl Device {
 
     /// Unmaps the device's memory from user space. The next access faults, and asks for it again.
     fn zap_views(&self) {
-        for (_, views) in self.views.lock().iter() {
-            views.zap();
+        let mut last: Option<&Views> = None;
+        let views = self.views.lock();
+        for (_, views) in views.iter() {
+            // Nearly always all have the device by one inode.
+            if !last.is_some_and(|last| last.is_same(views)) {
+                views.zap();
+            }
+            last = Some(views);
         }
     }
 
@@ -349,7 +339,7 @@ impl Device {
 
     /// Ends a context whose file is closed.
     pub(crate) fn close(&self, context: &Arc<Context>) {
-        let _awake = self.awake();
+        let _awake = self.flat().is_err().then(|| self.runtime.wake_now());
         context.tear_down();
         let mut contexts = self.contexts.lock();
         let listed = contexts.by_id.remove_node(&context.id());
@@ -360,9 +350,11 @@ impl Device {
         drop(views);
         context.close();
         self.totals.remove(Stat::Contexts, 0);
-        if self.flat().is_ok() {
-            self.runtime.go();
-            self.runtime.begin_rest();
+        if context.keeps_awake() {
+            let bound = self.bound.while_open(|| self.runtime.let_go(true));
+            if bound.is_none() {
+                self.runtime.let_go(false);
+            }
         }
     }
 

@@ -44,7 +44,6 @@ impl Files for Context {
     }
 
     fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result {
-        let _awake = this.device().awake();
         ioctl::dispatch(this, command, argument)
     }
 
@@ -75,6 +74,7 @@ impl Files for Context {
             .device()
             .flat()?
             .check_view(area.offset(), area.length())?;
+        this.device().awake(&this)?;
         Claim::for_view(&this)?.keep();
         area.view_device_memory::<Self>(this.into(), write_combine);
         Ok(())

@@ -28,7 +28,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::{Acquire, Atomic, Release},
+        atomic::{Acquire, Atomic, Full, Release},
         Arc, Mutex,
     },
 };
@@ -63,6 +63,8 @@ pub(crate) struct Context {
     admitted: Atomic<bool>,
     /// Whether the system may not sleep while the context has the device.
     stays_awake: Atomic<bool>,
+    /// Whether the context has a flat device stay awake.
+    keeps_awake: Atomic<bool>,
     /// Manages memory of the program, once it is asked to.
     #[cfg(pinmap_mirror)]
     #[pin]
@@ -101,6 +103,7 @@ impl Context {
                 lookout,
                 admitted: Atomic::new(false),
                 stays_awake: Atomic::new(false),
+                keeps_awake: Atomic::new(false),
                 #[cfg(pinmap_mirror)]
                 managing <- new_mutex!(None, "pinmap_managing"),
                 table <- new_mutex!(Table::new(), "pinmap_table"),
@@ -118,7 +121,21 @@ impl Context {
             return Ok(());
         }
         self.device.backend().make_up();
+        #[cfg(not(pinmap_flat))]
+        if let Some(member) = &self.member {
+            member.vm().begin();
+        }
         SharedBuffers::join(self)
+    }
+
+    /// Whether the context has a flat device stay awake.
+    pub(crate) fn keeps_awake(&self) -> bool {
+        self.keeps_awake.load(Acquire)
+    }
+
+    /// Says that it does. Returns whether that was said before.
+    pub(crate) fn set_keeps_awake(&self) -> bool {
+        self.keeps_awake.xchg(true, Full)
     }
 
     /// Says whether the system may sleep while the context has the device: it may, at first.

@@ -3,13 +3,20 @@
 
 use super::Device;
 use crate::{
-    sys::task::{coverage::Covered, process},
+    context::Context,
+    sys::{
+        pci::runtime::{Awake, Runtime},
+        task::{coverage::Covered, process},
+    },
     uapi::{self, pinmap_event},
 };
 use kernel::{
     device,
     prelude::*,
-    sync::{atomic::Full, Arc},
+    sync::{
+        atomic::{Acquire, Full},
+        Arc,
+    },
     workqueue::WorkItem,
 };
 
@@ -34,22 +41,44 @@ impl Device {
         Ok(())
     }
 
+    /// Has a paged device stay awake during a call, and a flat one as long as `context` is open.
+    /// `EINTR`: the task is being killed.
+    pub(crate) fn awake(&self, context: &Context) -> Result<Option<Awake<&Runtime>>> {
+        if self.flat().is_err() {
+            return Runtime::wake(&*self.runtime).map(Some);
+        }
+        if !context.keeps_awake() {
+            self.runtime.keep();
+            if context.set_keeps_awake() {
+                // Another call was first.
+                self.runtime.let_go(true);
+            }
+        }
+        Ok(None)
+    }
+
     /// Puts the device to sleep, if nobody uses it: it comes back by [`wake`](Self::wake). Returns
     /// whether it sleeps.
     pub(super) fn doze(&self) -> bool {
-        let is_kept = self.all_contexts().any(|context| context.stays_awake());
-        // Those who come and go have a paged device stay awake for a while.
-        let is_idle = self.runtime.is_idle() || self.flat().is_ok();
-        if is_kept || !is_idle || !self.backend.can_doze(self.runtime.delay()) {
+        let runtime = &self.runtime;
+        if !runtime.may_sleep() || self.sleeps_on.load(Acquire) {
             return false;
         }
-        if !self.runtime.close() {
+        let mut contexts = self.all_contexts().peekable();
+        // While it sleeps, memory is unmapped without it.
+        if self.function.uses_ats() && contexts.peek().is_some() {
             return false;
         }
-        // Who touches its memory or rings a doorbell from now on waits in the page fault.
+        if contexts.any(|context| context.stays_awake()) {
+            return false;
+        }
+        if !self.backend.can_doze(runtime.delay()) || !runtime.close() {
+            return false;
+        }
+        // Who touches its memory or rings a doorbell from now on wakes it.
         self.zap_views();
         if self.backend.doze().is_err() {
-            self.runtime.open();
+            runtime.open(false);
             return false;
         }
         true
@@ -58,7 +87,7 @@ impl Device {
     /// Wakes the device.
     pub(super) fn wake(&self) {
         self.backend.wake();
-        self.runtime.open();
+        self.runtime.open(true);
     }
 
     /// Goes on after a sleep of the system. The owner of a flat device is told.

@@ -12,7 +12,7 @@
 //! * `sched/`: which queue runs; `mmu/`: page tables; `vram/`: the device's memory, and pages of
 //!   processes in it
 //!
-//! Locks, outermost first: `sleep`; `running`; a member's `handles`; `schedule`; an address space's
+//! Locks, outermost first: `sleep`; `counted`; `running`; a member's `handles`; `schedule`; an address space's
 //! tables, then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`,
 //! `queues_by_id`, `work_pending`, `burst`, an address space's `pager` and `trouble`, and the
 //! bitmap of VRAM are leaves, and so are `private`, `spares` and the numbers of owners. `members`
@@ -30,13 +30,14 @@ use crate::{
     mmu::DmaControl,
     sys::{
         iommu::Domain,
+        mm::vma,
         pci::{
             irq_thread::{Handled, Handler},
             runtime::Runtime,
             Function, Locked,
         },
         task::{
-            clock::{self, SECOND},
+            clock::{self, MILLISECOND, SECOND},
             passage::Passage,
             thread::Thread,
         },
@@ -64,7 +65,7 @@ pub(crate) mod vram;
 use hardware::{Cause, Hardware, Limits};
 use member::Member;
 use sched::{ids::Ids, isolation::Isolation, queue::Queue, schedule::Schedule};
-use sleep::Sleep;
+use sleep::{Counted, Sleep};
 #[cfg(pinmap_mirror)]
 use vram::held::Held;
 #[cfg(pinmap_mirror)]
@@ -128,6 +129,9 @@ pub(crate) struct Gpu {
     /// Changed by the kernel's power management alone, a call at a time.
     #[pin]
     sleep: Mutex<Sleep>,
+    /// What the device has counted before it forgot that.
+    #[pin]
+    counted: Mutex<Counted>,
     #[pin]
     vram: Vram,
     /// Open as long as pages of the device are given out.
@@ -210,6 +214,7 @@ impl Gpu {
                 gone: Atomic::new(false),
                 serves: Atomic::new(true),
                 sleep <- new_mutex!(Sleep::default(), "pinmap_sleep"),
+                counted <- new_mutex!(Counted::default(), "pinmap_counted"),
                 vram <- Vram::new(limits.vram),
                 vram_open <- Passage::new(),
                 p2pdma <- P2pdma::new(),
@@ -278,9 +283,14 @@ impl Gpu {
         Err(EIO)
     }
 
-    /// Calls `insert` with the device awake, unless pages of it are not given out any more.
+    /// Calls `insert`, unless pages of the device are not given out any more. If it is asleep, has
+    /// it wake, and the access that faulted repeated soon: the caller has the mmap lock.
     fn while_vram_open(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
-        let _awake = Runtime::wake(&*self.runtime);
+        let Some(_awake) = self.runtime.use_if_awake() else {
+            self.runtime.ask_to_wake();
+            clock::rest(MILLISECOND);
+            return Some(vma::TRY_AGAIN);
+        };
         self.vram_open.while_open(insert)
     }
 
@@ -303,6 +313,7 @@ impl Gpu {
     /// Fills in the answer of GPU_COUNTERS.
     pub(crate) fn count(&self, counters: &mut pinmap_gpu_counters) {
         self.hardware.count(counters);
+        self.counted.lock().add_to(counters);
         counters.out_vmid_binds = self.schedule.lock().vmid_binds();
     }
 
@@ -379,6 +390,8 @@ impl Gpu {
         self.withdraw();
         #[cfg(pinmap_mirror)]
         self.end_private();
+        // One that is asleep was reset, and cannot be reached.
+        let was_reset = self.is_asleep();
         // A second caller waits here until the first is done.
         let mut running = self.running.lock();
         let bus = self.bus.lock();
@@ -388,7 +401,8 @@ impl Gpu {
         drop(bus);
         self.wake_scheduler();
         *running = None;
-        if self.condition() == Condition::Running && self.reset().is_ok() {
+        let running_still = self.condition() == Condition::Running;
+        if running_still && (was_reset || self.reset().is_ok()) {
             self.condition.store(1, Release);
         }
         if self.condition() == Condition::Running {
@@ -441,6 +455,10 @@ impl Gpu {
 
 impl Handler for Gpu {
     fn interrupt(&self, index: u32) {
+        // Before it fell asleep, it was looked at.
+        let Some(_awake) = self.runtime.use_if_awake() else {
+            return;
+        };
         match self.hardware.cause(index) {
             Cause::Schedule => self.wake_scheduler(),
             Cause::Completion => {

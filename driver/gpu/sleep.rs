@@ -15,13 +15,18 @@
 //! `sys/pci/runtime.rs`. None of them is in a call then, and those that touch its memory or ring a
 //! doorbell wait until it is awake.
 
-use super::{sched::schedule::Halt, vram::Vram, Gpu, PATIENCE};
+use super::{hardware::Hardware, sched::schedule::Halt, Gpu, PATIENCE};
 use crate::{
     logic::image::WORDS,
     sys::{
+        mm::reclaim,
         pci::mmio::Image,
-        task::{self, clock},
+        task::{
+            self,
+            clock::{self, MILLISECOND},
+        },
     },
+    uapi::pinmap_gpu_counters,
 };
 use core::mem;
 use kernel::{alloc::flags::__GFP_NOWARN, device, prelude::*, sync::atomic::Full};
@@ -39,6 +44,71 @@ pub(super) enum Sleep {
     Asleep,
 }
 
+/// Whether programs wait meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hurry {
+    No,
+    Yes,
+}
+
+/// Counters of a device that may forget them in its sleep, so that those who read them see no
+/// difference.
+#[derive(Default)]
+pub(super) struct Counted {
+    /// What was forgotten.
+    forgotten: pinmap_gpu_counters,
+    /// What the device had counted when it fell asleep.
+    before: pinmap_gpu_counters,
+}
+
+impl Counted {
+    fn note(&mut self, hardware: &dyn Hardware) {
+        hardware.count(&mut self.before);
+    }
+
+    /// Finds out whether the device has forgotten what it had counted before.
+    fn compare(&mut self, hardware: &dyn Hardware) {
+        let mut now = pinmap_gpu_counters::default();
+        hardware.count(&mut now);
+        let mut is_less = false;
+        each(&mut self.before, &now, |before, now| {
+            is_less |= now < *before
+        });
+        if is_less {
+            each(&mut self.forgotten, &self.before, |sum, before| {
+                *sum = sum.saturating_add(before);
+            });
+        }
+    }
+
+    pub(super) fn add_to(&self, counters: &mut pinmap_gpu_counters) {
+        each(counters, &self.forgotten, |sum, more| {
+            *sum = sum.saturating_add(more)
+        });
+    }
+}
+
+/// Calls `with` for each counter of both.
+fn each(
+    one: &mut pinmap_gpu_counters,
+    other: &pinmap_gpu_counters,
+    mut with: impl FnMut(&mut u64, u64),
+) {
+    with(&mut one.out_tlb_hits, other.out_tlb_hits);
+    with(&mut one.out_tlb_misses, other.out_tlb_misses);
+    with(&mut one.out_faults, other.out_faults);
+    with(&mut one.out_binds, other.out_binds);
+    with(&mut one.out_invalidates, other.out_invalidates);
+    for (one, other) in one.out_engines.iter_mut().zip(&other.out_engines) {
+        with(&mut one.host_read, other.host_read);
+        with(&mut one.host_written, other.host_written);
+        with(&mut one.vram_read, other.vram_read);
+        with(&mut one.vram_written, other.vram_written);
+        with(&mut one.packets, other.packets);
+        with(&mut one.busy_ns, other.busy_ns);
+    }
+}
+
 impl Gpu {
     /// Stops the device, unless it is gone. `zap` unmaps VRAM from user space. `EBUSY`: somebody
     /// does not let go of its memory; `ENOMEM`: there is no room for it. Then it goes on.
@@ -47,7 +117,7 @@ impl Gpu {
             // It has slept since a snapshot of the system was made.
             return Ok(());
         }
-        let stopped = self.stop_all(PATIENCE, zap);
+        let stopped = self.stop_all(Hurry::No, zap);
         stopped.map_err(|(why, error)| {
             let dev: &device::Device = self.function.as_ref();
             dev_notice!(dev, "does not sleep: {}\n", why);
@@ -55,31 +125,40 @@ impl Gpu {
         })
     }
 
-    /// Stops the device, which is given `patience` nanoseconds for each step, or tells why it
-    /// cannot. Then it goes on.
-    fn stop_all(&self, patience: u64, zap: &dyn Fn()) -> Result<(), (&'static str, Error)> {
+    /// Stops the device, or tells why it cannot. Then it goes on.
+    fn stop_all(&self, hurry: Hurry, zap: &dyn Fn()) -> Result<(), (&'static str, Error)> {
+        if !matches!(*self.sleep.lock(), Sleep::Awake) {
+            return Err(("it sleeps", EBUSY));
+        }
         self.schedule.lock().halt = Halt::Stopping;
-        let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
+        let limit = match hurry {
+            Hurry::No => self.limits.max_run.saturating_add(4 * PATIENCE),
+            Hurry::Yes => 100 * MILLISECOND,
+        };
         let _ = clock::poll(limit, || {
             self.wake_scheduler();
             self.is_over() || self.schedule.lock().is_empty()
         });
         self.serves.xchg(false, Full);
         self.interrupt_services();
-        let result = self.make_ready(patience, zap);
+        let result = self.make_ready(hurry, zap);
         if result.is_err() {
             self.go_on();
         }
         result
     }
 
-    fn make_ready(&self, patience: u64, zap: &dyn Fn()) -> Result<(), (&'static str, Error)> {
+    fn make_ready(&self, hurry: Hurry, zap: &dyn Fn()) -> Result<(), (&'static str, Error)> {
         if self.check_here().is_err() {
             return Ok(());
         }
         if !self.schedule.lock().is_empty() {
             return Err(("a queue does not stop", EBUSY));
         }
+        let patience = match hurry {
+            Hurry::No => PATIENCE,
+            Hurry::Yes => 0,
+        };
         // A fault waits as long as user space likes, which is frozen.
         if !clock::poll(patience, || !self.is_serving()) {
             return Err(("a page fault waits for a program", EBUSY));
@@ -91,20 +170,45 @@ impl Gpu {
         if !self.is_p2pdma_idle(patience, zap) {
             return Err(("other devices read or write its memory", EBUSY));
         }
-        let image = self.vram.image();
+        let image = self.image(hurry);
         let image = image.map_err(|error| ("no room for what is in its memory", error))?;
         *self.sleep.lock() = Sleep::Stopped(image);
         Ok(())
     }
 
+    /// Makes room for all frames of VRAM that are taken.
+    fn image(&self, hurry: Hurry) -> Result<Image> {
+        let runs = self.vram.taken()?;
+        let pages = runs
+            .last()
+            .map_or(0, |run| run.before.saturating_add(run.pages));
+        // While programs run, an allocation that fails would have one of them killed.
+        if hurry == Hurry::Yes && pages > reclaim::available_pages() / 2 {
+            return Err(ENOMEM);
+        }
+        let count = usize::try_from(pages.saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
+        // There is no way to leave it unset that is safe.
+        let mut words = VVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
+        while words.len() < count {
+            if hurry == Hurry::Yes && self.runtime.is_wanted() {
+                return Err(EBUSY);
+            }
+            let more = count.saturating_sub(words.len()).min(AT_ONCE);
+            words.extend_with(more, 0, GFP_KERNEL)?;
+            task::cond_resched();
+        }
+        Image::new(runs, words).ok_or(EINVAL)
+    }
+
     /// Whether all queues have been idle for `delay` nanoseconds. If so, managed memory goes home.
     pub(crate) fn can_doze(&self, delay: u64) -> bool {
-        if self.check_here().is_err() || !self.schedule.lock().is_idle(self, delay) {
+        let is_idle = || self.check_here().is_ok() && self.schedule.lock().is_idle(self, delay);
+        if !is_idle() {
             return false;
         }
         // While programs still go on: it takes a while.
         #[cfg(pinmap_mirror)]
-        if !self.send_all_home() {
+        if !self.send_all_home() || !is_idle() {
             return false;
         }
         true
@@ -113,8 +217,16 @@ impl Gpu {
     /// Puts the device to sleep while programs run, none of which uses it now. `EBUSY`: it has
     /// something to do after all.
     pub(crate) fn doze(&self) -> Result {
-        self.stop_all(0, &|| {}).map_err(|(_, error)| error)?;
-        if self.check_here().is_err() || self.schedule.lock().has_work(self) {
+        // Doorbells may have been rung until now.
+        if !self.schedule.lock().is_idle(self, 0) {
+            return Err(EBUSY);
+        }
+        let stopped = self.stop_all(Hurry::Yes, &|| {});
+        stopped.map_err(|(_, error)| error)?;
+        if self.check_here().is_err()
+            || self.schedule.lock().has_work(self)
+            || self.runtime.is_wanted()
+        {
             self.go_on();
             return Err(EBUSY);
         }
@@ -122,9 +234,17 @@ impl Gpu {
         Ok(())
     }
 
+    /// Whether the device is asleep: it was reset, and must not be reached.
+    pub(super) fn is_asleep(&self) -> bool {
+        matches!(*self.sleep.lock(), Sleep::Asleep)
+    }
+
     /// Saves what the device has, and resets it. It was [stopped](Self::prepare_sleep).
     pub(crate) fn sleep(&self) {
         let mut sleep = self.sleep.lock();
+        if self.check_here().is_err() {
+            return;
+        }
         let image = match mem::replace(&mut *sleep, Sleep::Asleep) {
             Sleep::Stopped(image) => image,
             other => {
@@ -132,10 +252,8 @@ impl Gpu {
                 return;
             }
         };
-        if self.check_here().is_err() {
-            return;
-        }
         self.complete();
+        self.counted.lock().note(&*self.hardware);
         self.schedule.lock().save(self);
         self.hardware.save(image);
         // From now on the device has forgotten everything, whoever waits for that.
@@ -167,6 +285,7 @@ impl Gpu {
             mover.forget();
         }
         self.hardware.prepare();
+        self.counted.lock().compare(&*self.hardware);
         let mut schedule = self.schedule.lock();
         schedule.set_epoch(self.hardware.time());
         schedule.open_doorbells(self);
@@ -183,24 +302,5 @@ impl Gpu {
         self.serves.xchg(true, Full);
         self.wake_scheduler();
         self.wake_all();
-    }
-}
-
-impl Vram {
-    /// Makes room for all frames that are taken.
-    fn image(&self) -> Result<Image> {
-        let runs = self.taken()?;
-        let pages = runs
-            .last()
-            .map_or(0, |run| run.before.saturating_add(run.pages));
-        let count = usize::try_from(pages.saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
-        // There is no way to leave it unset that is safe.
-        let mut words = VVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
-        while words.len() < count {
-            let more = count.saturating_sub(words.len()).min(AT_ONCE);
-            words.extend_with(more, 0, GFP_KERNEL)?;
-            task::cond_resched();
-        }
-        Image::new(runs, words).ok_or(EINVAL)
     }
 }

@@ -20,6 +20,7 @@ use kernel::{prelude::*, sync::Arc};
 
 impl Request for pinmap_info {
     const NR: u32 = uapi::PINMAP_CMD_GET_INFO;
+    const WAKES: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
@@ -34,6 +35,7 @@ impl Request for pinmap_info {
 
 impl Request for pinmap_reserved {
     const NR: u32 = uapi::PINMAP_CMD_GET_RESERVED;
+    const WAKES: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
@@ -43,6 +45,7 @@ impl Request for pinmap_reserved {
 
 impl Request for pinmap_get_totals {
     const NR: u32 = uapi::PINMAP_CMD_GET_TOTALS;
+    const WAKES: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags((self.flags & !uapi::PINMAP_TOTALS_CONTEXT) | self.__reserved)?;
@@ -114,6 +117,7 @@ impl Request for pinmap_reset {
 
 impl Request for pinmap_stay_awake {
     const NR: u32 = uapi::PINMAP_CMD_STAY_AWAKE;
+    const WAKES: bool = false;
     const ANSWERS: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {

@@ -15,6 +15,7 @@ use kernel::{prelude::*, sync::Arc};
 
 impl Request for pinmap_generations {
     const NR: u32 = uapi::PINMAP_CMD_GENERATIONS;
+    const WAKES: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;

@@ -71,6 +71,9 @@ trait Request: FromBytes + AsBytes + Sized {
     /// Whether the struct is written back after a failure. [`detail`](Self::detail) implies it.
     const ANSWERS_FAILURE: bool = false;
 
+    /// Whether the call needs a paged device to be awake.
+    const WAKES: bool = true;
+
     /// Handles the call. Fills in the struct's answers.
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure>;
 
@@ -85,6 +88,7 @@ struct Command {
     /// The number passed to `ioctl()`, which does not contain the struct's size.
     number: u32,
     size: usize,
+    wakes: bool,
     run: fn(&Arc<Context>, &mut [u64], UserPtr) -> Result,
 }
 
@@ -96,6 +100,7 @@ const fn command<T: Request>() -> Command {
     Command {
         number: _IO(uapi::PINMAP_IOCTL_TYPE, T::NR),
         size: size_of::<T>(),
+        wakes: T::WAKES,
         run: run::<T>,
     }
 }
@@ -190,6 +195,12 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
     if tail != 0 {
         check_tail(argument, row.size, tail)?;
     }
+    let wakes = row.wakes || !context.is_admitted();
+    let _awake = if wakes {
+        context.device().awake(context)?
+    } else {
+        None
+    };
     context.admit()?;
     (row.run)(context, buffer, argument)
 }

@@ -145,6 +145,7 @@ impl Request for pinmap_release {
 
 impl Request for pinmap_query {
     const NR: u32 = uapi::PINMAP_CMD_QUERY;
+    const WAKES: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;

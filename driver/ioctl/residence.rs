@@ -71,6 +71,7 @@ impl Request for pinmap_residency {
 
 impl Request for pinmap_statistics {
     const NR: u32 = uapi::PINMAP_CMD_STATISTICS;
+    const WAKES: bool = false;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         context.device().gpu()?;

@@ -17,6 +17,11 @@ pub const fn is_asleep(word: u64) -> bool {
     word & ASLEEP != 0
 }
 
+/// Users, of whom those of a device that is asleep wait.
+pub const fn users(word: u64) -> u64 {
+    word & (ASLEEP - 1)
+}
+
 /// Whether the device is used, or was since the word was `seen`.
 pub const fn is_busy(word: u64, seen: u64) -> bool {
     word as u32 != 0 || word >> 32 != seen >> 32
@@ -38,7 +43,7 @@ mod tests {
         assert!(!is_busy(gone, gone) && !is_asleep(gone));
         // Who comes to a device that is asleep is counted, and has it wake.
         let woken = come(gone | ASLEEP);
-        assert!(is_asleep(woken));
+        assert!(is_asleep(woken) && users(woken) == 1 && users(gone | ASLEEP) == 0);
         assert!(is_busy(woken & !ASLEEP, gone));
     }
 

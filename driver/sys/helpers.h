@@ -327,6 +327,11 @@ bool pinmap_hibernation_failed(void);
 void pinmap_runtime_begin(struct pci_dev *pdev);
 void pinmap_runtime_end(struct pci_dev *pdev);
 void pinmap_runtime_resume(struct pci_dev *pdev);
+void pinmap_runtime_request_resume(struct pci_dev *pdev);
+void pinmap_runtime_keep(struct pci_dev *pdev);
+void pinmap_runtime_let_go(struct pci_dev *pdev, bool bound);
+bool pinmap_pci_uses_ats(struct pci_dev *pdev);
+unsigned long pinmap_available_pages(void);
 void pinmap_runtime_busy(struct pci_dev *pdev);
 void pinmap_runtime_ask(struct pci_dev *pdev);
 u32 pinmap_runtime_delay(struct pci_dev *pdev);
@@ -381,6 +386,7 @@ struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const 
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
 	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
+	PINMAP_VM_FAULT_NOPAGE = VM_FAULT_NOPAGE,
 };
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
 void pinmap_vma_of_p2pdma(struct vm_area_struct *vma);

@@ -27,7 +27,7 @@ use kernel::{
     prelude::*,
     rbtree::RBTree,
     sync::{
-        atomic::Atomic,
+        atomic::{Atomic, Relaxed},
         lock::{mutex::MutexBackend, Guard},
         Arc, Mutex, SpinLock,
     },
@@ -52,6 +52,8 @@ pub(crate) struct Vm {
     /// Held while something is prepared for the next fault: whoever wants it given up waits for it.
     #[pin]
     preparing: Mutex<()>,
+    /// Whether the root has no entry but those that were made.
+    begun: Atomic<bool>,
     /// Returns what serves faults of the context's queues.
     #[pin]
     pub(super) paging: SpinLock<Paging>,
@@ -77,8 +79,6 @@ impl Vm {
     pub(in crate::gpu) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
         let share = Arc::new(Share::new(gpu, account)?, GFP_KERNEL_ACCOUNT)?;
         let root = share.take_table()?;
-        gpu.hardware.zero(root, PAGE_SIZE);
-        gpu.hardware.order();
         let tables = Tables::new(share.clone(), root);
         // After all contexts that there are.
         let joined = gpu.order.lock().advance();
@@ -91,6 +91,7 @@ impl Vm {
                 number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
+                begun: Atomic::new(false),
                 preparing <- new_mutex!((), "pinmap_preparing"),
                 paging <- new_spinlock!(Paging::Nothing, "pinmap_pager"),
                 trouble <- new_spinlock!(Trouble::new(), "pinmap_trouble"),
@@ -107,6 +108,16 @@ impl Vm {
             drop(this.gpu.invalidates.lock());
         });
         Ok(this)
+    }
+
+    /// Empties the root, the first time. It is used only after that: the device is awake.
+    pub(crate) fn begin(&self) {
+        let _tables = self.tables.lock();
+        if !self.begun.load(Relaxed) {
+            self.gpu.hardware.zero(self.root, PAGE_SIZE);
+            self.gpu.hardware.order();
+            self.begun.store(true, Relaxed);
+        }
     }
 
     /// The addresses for programs, with `bus` behind them, and those that are the driver's: the
@@ -243,7 +254,7 @@ impl Mmu for Vm {
     fn enter(&self, span: Span, memory: Memory, access: Access) -> Result<(), Failure> {
         let gpu = &*self.gpu;
         // The call may be one of another device: memory can be given to all of a process.
-        let _awake = Runtime::wake(&*gpu.runtime);
+        let _awake = Runtime::wake(&*gpu.runtime)?;
         // Platforms where the device does not snoop are refused.
         let (format, snoop) = (gpu.hardware.format(), true);
         let leaves = || Leaves::new(span, memory);

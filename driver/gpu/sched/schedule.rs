@@ -183,7 +183,8 @@ impl Schedule {
     pub(in crate::gpu) fn is_idle(&self, gpu: &Gpu, delay: u64) -> bool {
         let hardware = &gpu.hardware;
         let now = hardware.time();
-        let waits = |entry: &Entry| entry.faulting || entry.asks();
+        // The eventfds are of fences that somebody else may write.
+        let waits = |entry: &Entry| entry.faulting || entry.asks() || entry.queue.has_notices();
         !self.entries.iter().flatten().any(waits)
             && (0..gpu.limits.slots)
                 .zip(&self.slots)
@@ -198,7 +199,6 @@ impl Schedule {
     pub(in crate::gpu) fn has_work(&self, gpu: &Gpu) -> bool {
         self.with_doorbells().any(|entry| {
             let published = gpu.hardware.published(entry.queue.id());
-            // The eventfds are of fences that somebody else may write.
             entry.faulting || published != entry.progress.index || entry.queue.has_notices()
         })
     }

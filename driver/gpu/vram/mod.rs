@@ -508,7 +508,7 @@ where
     let (bar, offset) = gpu.function.bar_of_frame(frame).ok_or(EOPNOTSUPP)?;
     let part = Span::new(offset, part.length()).map_err(|_| EINVAL)?;
     // Who has it on the bus asks nobody before reaching it.
-    let awake = Runtime::wake(gpu.runtime.clone());
+    let awake = Runtime::wake(gpu.runtime.clone())?;
     dmabuf::pages_of_bar(&gpu.function, bar, part, (range, awake))
 }
 

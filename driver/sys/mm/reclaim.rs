@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Tells lockdep about locks that are taken while memory is reclaimed.
+//! Memory that can be reclaimed, and locks that are taken while it is.
 //!
-//! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h).
+//! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
+//! [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h).
 
 use crate::sys::helpers;
 
@@ -13,4 +14,11 @@ pub(crate) fn may_wait(take: impl FnOnce()) {
     take();
     // SAFETY: `pinmap_reclaim_begin` was called above.
     unsafe { helpers::pinmap_reclaim_end() };
+}
+
+/// Returns how many pages can be had without swapping.
+#[cfg(not(pinmap_flat))]
+pub(crate) fn available_pages() -> u64 {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_available_pages() as u64 }
 }

@@ -12,6 +12,10 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 
+/// The answer to a fault that has the access repeated.
+#[cfg(not(pinmap_flat))]
+pub(crate) const TRY_AGAIN: u32 = helpers::PINMAP_VM_FAULT_NOPAGE;
+
 /// A VMA that `mmap()` is making.
 ///
 /// # Invariants
@@ -331,6 +335,11 @@ impl Views {
         let mapping = unsafe { (*file).f_mapping };
         // INVARIANT: By the requirements.
         NonNull::new(mapping).map(Self)
+    }
+
+    /// Whether both unmap the same views.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.0 == other.0
     }
 
     /// Unmaps all views. The next touch asks [`Faults::fault`] again.

@@ -133,6 +133,12 @@ impl Function {
         unsafe { helpers::pinmap_pci_reaches(self.as_raw(), peer.as_raw()) }
     }
 
+    /// Whether the function caches translations of the IOMMU.
+    pub(crate) fn uses_ats(&self) -> bool {
+        // SAFETY: The function is valid.
+        unsafe { helpers::pinmap_pci_uses_ats(self.as_raw()) }
+    }
+
     pub(crate) fn can_reset(&self) -> bool {
         // SAFETY: The function is valid.
         unsafe { helpers::pinmap_pci_can_reset(self.as_raw()) }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/io.h>
+#include <linux/mm.h>
 #include <linux/pci.h>
 #include <linux/pci-p2pdma.h>
 #include <linux/pm_runtime.h>
@@ -157,14 +158,26 @@ void pinmap_runtime_resume(struct pci_dev *pdev)
 	pm_runtime_resume(&pdev->dev);
 }
 
-/*
- * Has the kernel ask later whether @pdev, which cannot sleep now, can. It does so only if the time
- * has not passed, which with a delay of 0 it always has: so the last use is a little in the future.
- * Where even that has passed when the kernel looks, it does not ask until pinmap_runtime_ask().
- */
-void pinmap_runtime_busy(struct pci_dev *pdev)
+void pinmap_runtime_request_resume(struct pci_dev *pdev)
 {
-	WRITE_ONCE(pdev->dev.power.last_busy, ktime_get_mono_fast_ns() + NSEC_PER_MSEC);
+	pm_request_resume(&pdev->dev);
+}
+
+void pinmap_runtime_keep(struct pci_dev *pdev)
+{
+	pm_runtime_get_sync(&pdev->dev);
+}
+
+void pinmap_runtime_let_go(struct pci_dev *pdev, bool bound)
+{
+	struct device *dev = &pdev->dev;
+
+	if (!bound) {
+		pm_runtime_put_noidle(dev);
+		return;
+	}
+	pm_runtime_mark_last_busy(dev);
+	pm_runtime_put_autosuspend(dev);
 }
 
 /* Has the kernel ask whether @pdev can sleep, when the time has passed. */
@@ -173,7 +186,45 @@ void pinmap_runtime_ask(struct pci_dev *pdev)
 	pm_request_autosuspend(&pdev->dev);
 }
 
+#ifdef CONFIG_PM
+/*
+ * Has the kernel ask later whether @pdev, which cannot sleep now, can. It does so only if the time
+ * has not passed, which with a short delay it may have: so the last use is a little in the future.
+ * Where even that has passed when the kernel looks, it does not ask until pinmap_runtime_ask().
+ */
+void pinmap_runtime_busy(struct pci_dev *pdev)
+{
+	u64 soon = ktime_get_mono_fast_ns() + 5 * NSEC_PER_MSEC;
+
+	WRITE_ONCE(pdev->dev.power.last_busy, soon);
+}
+
 u32 pinmap_runtime_delay(struct pci_dev *pdev)
 {
 	return max(READ_ONCE(pdev->dev.power.autosuspend_delay), 0);
+}
+#else
+void pinmap_runtime_busy(struct pci_dev *pdev)
+{
+}
+
+u32 pinmap_runtime_delay(struct pci_dev *pdev)
+{
+	return 0;
+}
+#endif
+
+/*
+ * Whether @pdev caches translations of the IOMMU. Then it must answer when memory is unmapped,
+ * which it does not while it sleeps.
+ */
+bool pinmap_pci_uses_ats(struct pci_dev *pdev)
+{
+	return pdev->ats_enabled;
+}
+
+/* Pages that can be had without swapping. */
+unsigned long pinmap_available_pages(void)
+{
+	return max(si_mem_available(), 0L);
 }

@@ -2,18 +2,31 @@
 //! Sleep of a device that nobody uses, while the system goes on: runtime power management.
 //!
 //! The kernel asks whether the device can sleep each time when the time has passed that is set in
-//! `power/autosuspend_delay_ms`, if `power/control` says "auto". Whoever is about to use the device
-//! says so before, and waits until it is awake.
+//! `power/autosuspend_delay_ms`, if `power/control` says "auto". A flat device is kept awake by
+//! [`keep`](Runtime::keep), and the kernel does not ask. Of a paged device there are many short
+//! uses, which are counted here, because they must cost little.
 //!
 //! C header: [`include/linux/pm_runtime.h`](srctree/include/linux/pm_runtime.h).
 
 use super::Function;
 use crate::{
-    logic::usage::{is_asleep, is_busy, ASLEEP, COME, GO},
-    sys::{helpers, task::clock::MILLISECOND},
+    logic::usage::{is_asleep, is_busy, users, ASLEEP, COME, GO},
+    sys::{
+        helpers,
+        task::{
+            clock::{self, MILLISECOND},
+            gate::Gate,
+        },
+    },
 };
 use core::ops::Deref;
-use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
+use kernel::{
+    prelude::*,
+    sync::atomic::{Acquire, Atomic, Full, Relaxed, Release},
+};
+
+/// How long nothing is tried after it was tried in vain, as a multiple of what that took.
+const PAUSE: u64 = 16;
 
 /// Whether a function is asleep, and its users.
 pub(crate) struct Runtime {
@@ -22,10 +35,22 @@ pub(crate) struct Runtime {
     usage: Atomic<u64>,
     /// The word as it was when it was looked at last.
     seen: Atomic<u64>,
+    /// Closed while the function is asleep.
+    awake: Gate,
+    /// When users began to wait.
+    closed_at: Atomic<u64>,
+    /// The time before which nothing is tried.
+    not_before: Atomic<u64>,
 }
 
 /// A use of a function, which is awake until this is dropped.
 pub(crate) struct Awake<R: Deref<Target = Runtime>>(R);
+
+impl<R: Deref<Target = Runtime>> Drop for Awake<R> {
+    fn drop(&mut self) {
+        self.0.usage.fetch_sub(GO, Release);
+    }
+}
 
 impl Runtime {
     pub(crate) fn new(function: &Function) -> Self {
@@ -33,40 +58,68 @@ impl Runtime {
             function: function.clone(),
             usage: Atomic::new(0),
             seen: Atomic::new(0),
+            awake: Gate::new(),
+            closed_at: Atomic::new(0),
+            not_before: Atomic::new(0),
         }
     }
 
-    /// Begins to use the function, after it was woken if it was asleep. Sleeps. Not called with a
-    /// lock that is taken while the function falls asleep or wakes.
-    pub(crate) fn wake<R: Deref<Target = Self>>(this: R) -> Awake<R> {
-        this.come();
-        Awake(this)
+    fn come<R: Deref<Target = Self>>(this: R) -> (Awake<R>, bool) {
+        let word = this.usage.fetch_add(COME, Full);
+        (Awake(this), !is_asleep(word))
     }
 
-    /// Begins to use the function. [`go`](Self::go) ends it.
-    pub(crate) fn come(&self) {
-        if is_asleep(self.usage.fetch_add(COME, Full)) {
+    /// Begins to use the function. Wakes it if it is asleep, and waits for that: `EINTR`, the task
+    /// is being killed. Not called with a lock that is taken while the function falls asleep or
+    /// wakes, nor with the mmap lock.
+    pub(crate) fn wake<R: Deref<Target = Self>>(this: R) -> Result<Awake<R>> {
+        let (awake, mut is_awake) = Self::come(this);
+        while !is_awake {
+            awake.0.ask_to_wake();
+            awake.0.awake.pass()?;
+            is_awake = !is_asleep(awake.0.usage.load(Acquire));
+        }
+        Ok(awake)
+    }
+
+    /// Begins to use the function, as [`wake`](Self::wake) does, but no signal ends the wait.
+    pub(crate) fn wake_now(&self) -> Awake<&Self> {
+        let (awake, is_awake) = Self::come(self);
+        if !is_awake {
             // SAFETY: The function is valid.
             unsafe { helpers::pinmap_runtime_resume(self.function.as_raw()) };
         }
+        awake
     }
 
-    /// Ends a use that [`come`](Self::come) began.
-    pub(crate) fn go(&self) {
-        self.usage.fetch_sub(GO, Release);
+    /// Begins to use the function, unless it is asleep. Waits for nothing.
+    pub(crate) fn use_if_awake(&self) -> Option<Awake<&Self>> {
+        let (awake, is_awake) = Self::come(self);
+        is_awake.then_some(awake)
+    }
+
+    /// Has the function wake soon. May be called in any context.
+    pub(crate) fn ask_to_wake(&self) {
+        // SAFETY: The function is valid.
+        unsafe { helpers::pinmap_runtime_request_resume(self.function.as_raw()) };
+    }
+
+    /// Has the function stay awake. Sleeps.
+    pub(crate) fn keep(&self) {
+        // SAFETY: The function is valid.
+        unsafe { helpers::pinmap_runtime_keep(self.function.as_raw()) };
+    }
+
+    /// Undoes [`keep`](Self::keep). `bound`: the function is bound, and so may sleep after a while.
+    pub(crate) fn let_go(&self, bound: bool) {
+        // SAFETY: The function is valid, and was kept awake.
+        unsafe { helpers::pinmap_runtime_let_go(self.function.as_raw(), bound) };
     }
 
     /// Has the kernel ask whether the function can sleep, when it has been idle for long enough.
     pub(crate) fn ask(&self) {
         // SAFETY: The function is valid.
         unsafe { helpers::pinmap_runtime_ask(self.function.as_raw()) };
-    }
-
-    /// Begins the time for which the function has to be idle.
-    pub(crate) fn begin_rest(&self) {
-        // SAFETY: The function is valid.
-        unsafe { helpers::pinmap_runtime_busy(self.function.as_raw()) };
-        self.ask();
     }
 
     /// How long a function is idle before it sleeps, in nanoseconds.
@@ -76,28 +129,44 @@ impl Runtime {
         u64::from(milliseconds).saturating_mul(MILLISECOND)
     }
 
-    /// Returns whether there was no user since this was called last, nor is one.
-    pub(crate) fn is_idle(&self) -> bool {
+    /// Returns whether there was no user since this was called last, nor is one, and what was tried
+    /// in vain may be tried again.
+    pub(crate) fn may_sleep(&self) -> bool {
         let word = self.usage.load(Relaxed);
         let seen = self.seen.load(Relaxed);
         self.seen.store(word, Relaxed);
-        !is_busy(word, seen)
+        !is_busy(word, seen) && clock::now() >= self.not_before.load(Relaxed)
     }
 
     /// Has users wait from now on. Returns false if there is one.
     pub(crate) fn close(&self) -> bool {
+        self.closed_at.store(clock::now(), Relaxed);
         let word = self.usage.load(Acquire);
-        !is_busy(word, word) && self.usage.cmpxchg(word, word | ASLEEP, Full).is_ok()
+        let closed = !is_busy(word, word) && {
+            self.awake.close();
+            self.usage.cmpxchg(word, word | ASLEEP, Full).is_ok()
+        };
+        if !closed {
+            self.awake.open();
+        }
+        closed
     }
 
-    /// Lets users through again: the function is awake.
-    pub(crate) fn open(&self) {
+    /// Whether somebody waits for the function to wake.
+    pub(crate) fn is_wanted(&self) -> bool {
+        users(self.usage.load(Acquire)) != 0
+    }
+
+    /// Lets users through again: the function is awake. `slept`: it was asleep, and not only about
+    /// to be.
+    pub(crate) fn open(&self, slept: bool) {
+        if !slept {
+            let now = clock::now();
+            let took = now.saturating_sub(self.closed_at.load(Relaxed));
+            let pause = took.saturating_mul(PAUSE);
+            self.not_before.store(now.saturating_add(pause), Relaxed);
+        }
         self.usage.fetch_sub(ASLEEP, Release);
-    }
-}
-
-impl<R: Deref<Target = Runtime>> Drop for Awake<R> {
-    fn drop(&mut self) {
-        self.0.go();
+        self.awake.open();
     }
 }

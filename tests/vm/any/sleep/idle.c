@@ -42,6 +42,15 @@ static bool is_asleep(const char *bdf)
 
 #define AWAIT_SLEEP(bdf) CHECK(WAIT_FOR(slow(30000), is_asleep(bdf)))
 
+/* Has a function that a test left so stay awake again. */
+__attribute__((destructor)) static void restore(void)
+{
+	char bdfs[PCI_MOST][16];
+
+	for (unsigned int count = pci_driven(bdfs); count--;)
+		try_file_write(pci_path(bdfs[count], "power/control"), "on");
+}
+
 static const char *power_state(const char *bdf)
 {
 	static char state[16];
@@ -50,23 +59,31 @@ static const char *power_state(const char *bdf)
 	return state;
 }
 
+/* Milliseconds that the function has been asleep, or awake, so far. */
+static long long slept(const char *bdf)
+{
+	return file_number(pci_path(bdf, "power/runtime_suspended_time"), -1);
+}
+
+static long long was_awake(const char *bdf)
+{
+	return file_number(pci_path(bdf, "power/runtime_active_time"), -1);
+}
+
 /*
- * The function can have slept, as long and as often as another one that nobody uses: returns
- * whether it did.
+ * Whether the function sleeps in a time in which another one, that nobody uses, has slept several
+ * times: it is asked as often, and one time more where it was used.
  */
 static bool sleeps_beside(const char *bdf, const char *other)
 {
-	bool sleeps = false;
+	long long before = slept(bdf);
 
-	let_sleep(other, "10");
-	for (unsigned int round = 0; round < 3; round++) {
+	for (unsigned int round = 0; round < 4; round++) {
+		let_sleep(other, "20");
 		AWAIT_SLEEP(other);
-		sleeps |= is_asleep(bdf);
 		keep_awake(other);
-		let_sleep(other, "10");
 	}
-	keep_awake(other);
-	return sleeps;
+	return slept(bdf) != before || is_asleep(bdf);
 }
 
 static char *managed(int fd, size_t length)
@@ -122,17 +139,21 @@ static void by_open(struct use *use)
 	CHECK(bytes_are(memory.addr, PAGE, 0x12));
 }
 
-static void by_close(struct use *use)
-{
-	close(use->fd);
-	*use = use_gpu(3 * MIB);
-	pattern_fill(use->vram.addr, 3 * MIB, 0x11);
-}
-
 static void by_administrator(struct use *use)
 {
 	keep_awake(use->bdf);
-	CHECK(!is_asleep(use->bdf));
+}
+
+/* Bytes that the device has copied from VRAM, by all engines. */
+static uint64_t vram_read(int fd)
+{
+	struct pinmap_gpu_counters args = { .size = sizeof(args) };
+	uint64_t sum = 0;
+
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_COUNTERS, &args));
+	for (unsigned int i = 0; i < args.out_nr_engines; i++)
+		sum += args.out_engines[i].vram_read;
+	return sum;
 }
 
 static const struct waker {
@@ -140,7 +161,7 @@ static const struct waker {
 	void (*wake)(struct use *use);
 } wakers[] = {
 	{ "doorbell", by_doorbell }, { "touch", by_touch }, { "call", by_call },
-	{ "open", by_open },	     { "close", by_close }, { "administrator", by_administrator },
+	{ "open", by_open },	     { "administrator", by_administrator },
 };
 
 /* All that a device has is there when it wakes; pages of programs have come home before. */
@@ -150,10 +171,13 @@ TEST_EACH(idle_wakes, wakers, .seconds = 60)
 	struct use use = use_gpu(LENGTH);
 	char *moved = managed(use.fd, LENGTH);
 	struct pinmap_prefetch there;
-	uint64_t free;
+	uint64_t free, read;
 
 	pattern_fill(use.vram.addr, LENGTH, 0x11);
 	pattern_fill(moved, LENGTH, 0x22);
+	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, LENGTH);
+	read = vram_read(use.fd);
+	CHECK(read >= LENGTH);
 	gpu_fill(&use.queue, (uintptr_t)use.host.addr, LENGTH, 0x33);
 	free = vram_free(use.fd);
 	CHECK_OK(try_prefetch(use.fd, 0, moved, LENGTH, &there));
@@ -165,18 +189,20 @@ TEST_EACH(idle_wakes, wakers, .seconds = 60)
 	CHECK(bytes_are(use.host.addr, LENGTH, 0x33));
 	CHECK(is_asleep(use.bdf));
 
+	/* it does not sleep again before it was looked at */
+	file_write(pci_path(use.bdf, "power/autosuspend_delay_ms"), "100000");
 	row->wake(&use);
+	CHECK(!is_asleep(use.bdf));
 	keep_awake(use.bdf);
+	CHECK(vram_read(use.fd) >= read);
 	CHECK(!strcmp(power_state(use.bdf), "D0"));
 	if (row->wake == by_doorbell)
 		CHECK_EQ(vram_free(use.fd), free);
 	CHECK(pattern_is(use.vram.addr, LENGTH, 0x11));
 	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, LENGTH);
 	CHECK(pattern_is(use.host.addr, LENGTH, 0x11));
-	if (row->wake != by_close) {
-		gpu_copy(&use.queue, (uintptr_t)use.vram.addr, (uintptr_t)moved, LENGTH);
-		CHECK(pattern_is(use.vram.addr, LENGTH, 0x22));
-	}
+	gpu_copy(&use.queue, (uintptr_t)use.vram.addr, (uintptr_t)moved, LENGTH);
+	CHECK(pattern_is(use.vram.addr, LENGTH, 0x22));
 	CHECK(pattern_is(moved, LENGTH, 0x22));
 }
 
@@ -184,7 +210,7 @@ TEST_EACH(idle_wakes, wakers, .seconds = 60)
 TEST(idle_loses_memory, .seconds = 60, .faults = true)
 {
 	struct use use = use_gpu(PAGE);
-	long long pins = pins_held();
+	long long pins = pins_held(), awake;
 	struct registration gone = register_memory(use.fd, anon(4), 4 * PAGE, WRITE);
 	struct registration stays = register_memory(use.fd, anon(4), 4 * PAGE, WRITE);
 
@@ -192,9 +218,11 @@ TEST(idle_loses_memory, .seconds = 60, .faults = true)
 	gpu_fill(&use.queue, (uintptr_t)stays.addr, 4 * PAGE, 0x42);
 	let_sleep(use.bdf, "10");
 	AWAIT_SLEEP(use.bdf);
+	awake = was_awake(use.bdf);
 	SYS(munmap(gone.addr, 4 * PAGE));
 	CHECK_PINS_SOON(pins + 4);
 	CHECK(is_asleep(use.bdf));
+	CHECK_EQ(was_awake(use.bdf), awake);
 	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)stays.addr, PAGE);
 	CHECK(bytes_are(use.host.addr, PAGE, 0x42));
 	queue_push(&use.queue, GPU_FILL, gone.device_addr, 8, 0x43);
@@ -226,7 +254,7 @@ TEST(idle_again_and_again, .seconds = 600)
 			gpu_fill_pages(&queue, (uintptr_t)memory, LENGTH / PAGE, round);
 			gpu_copy(&queue, (uintptr_t)vram.addr, (uintptr_t)memory, LENGTH);
 			check_pages(memory, LENGTH / PAGE, round);
-			usleep(1000 * (round % 50));
+			usleep(25000 * (round % 8));
 			check_pages(vram.addr, LENGTH / PAGE, round);
 		}
 		_exit(EXIT_PASS);
@@ -329,9 +357,19 @@ static void then_reset(struct use *use, pid_t pid)
 	gpu_rebind();
 }
 
+/* The device is reset without having been woken. */
+static void then_bus_reset(struct use *use, pid_t pid)
+{
+	char file[128];
+
+	snprintf(file, sizeof(file), "/sys/bus/pci/devices/%s/../reset_subordinate", use->bdf);
+	file_write(file, "1");
+	kill_now(pid);
+	gpu_rebind();
+}
+
 static void then_system(struct use *use, pid_t pid)
 {
-	need_sleep(quick_way);
 	CHECK_OK(try_sleep(quick_way));
 	AWAIT_SLEEP(use->bdf);
 	kill_now(pid);
@@ -344,6 +382,7 @@ static const struct ending {
 	{ "unbind", then_unbind },
 	{ "kill", then_kill },
 	{ "reset", then_reset },
+	{ "bus_reset", then_bus_reset },
 	{ "system", then_system },
 };
 
@@ -353,8 +392,15 @@ TEST_EACH(idle_then, endings, .seconds = 120)
 	struct use use = { .bdf = need_gpu() };
 	long long pins = pins_held();
 	struct gate gate = gate_new();
-	pid_t pid = SYS(fork());
+	char bridge[128];
+	pid_t pid;
 
+	if (row->end == then_system)
+		need_sleep(quick_way);
+	snprintf(bridge, sizeof(bridge), "/sys/bus/pci/devices/%s/../reset_subordinate", use.bdf);
+	if (row->end == then_bus_reset && access(bridge, W_OK))
+		SKIP("the device is behind no bridge");
+	pid = SYS(fork());
 	if (pid == 0) {
 		struct use mine = use_gpu(MIB);
 
@@ -387,6 +433,7 @@ TEST(idle_flat, .seconds = 60)
 	AWAIT_SLEEP(device.bdf);
 	for (unsigned int round = 0; round < 2; round++) {
 		fd = open_function(device.bdf);
+		get_info(fd);
 		CHECK(!is_asleep(device.bdf));
 		memory = register_memory(fd, anon(1), PAGE, WRITE);
 		edu = edu_open(fd);
@@ -398,4 +445,26 @@ TEST(idle_flat, .seconds = 60)
 		AWAIT_SLEEP(device.bdf);
 	}
 	keep_awake(device.bdf);
+}
+
+/*
+ * A hibernation that cannot be written: the device sleeps on after the snapshot, and its own sleep
+ * does not come between.
+ */
+TEST(idle_while_hibernating, .seconds = 120)
+{
+	struct use use = use_gpu(MIB);
+
+	need_sleep(quick_way);
+	if (try_file_write("/sys/power/disk", "reboot"))
+		SKIP("the kernel cannot hibernate");
+	pattern_fill(use.vram.addr, MIB, 0x71);
+	gpu_fill(&use.queue, (uintptr_t)use.host.addr, MIB, 0x72);
+	CHECK(!system("! grep -q vdb /proc/swaps || swapoff /dev/vdb"));
+	let_sleep(use.bdf, "1");
+	CHECK(try_file_write("/sys/power/state", "disk") < 0);
+	AWAIT_SLEEP(use.bdf);
+	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, MIB);
+	CHECK(pattern_is(use.host.addr, MIB, 0x71));
+	keep_awake(use.bdf);
 }
