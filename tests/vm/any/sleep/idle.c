@@ -103,14 +103,19 @@ struct use {
 	struct gpu_memory vram, host;
 };
 
-static struct use use_gpu(size_t length)
+static struct use use_function(const char *bdf, size_t length)
 {
-	struct use use = { .bdf = need_gpu(), .fd = open_gpu() };
+	struct use use = { .bdf = bdf, .fd = open_function(bdf) };
 
 	use.queue = queue_new(use.fd);
 	use.vram = gpu_alloc(use.fd, PINMAP_ALLOC_VRAM, length);
 	use.host = gpu_alloc(use.fd, 0, length);
 	return use;
+}
+
+static struct use use_gpu(size_t length)
+{
+	return use_function(need_gpu(), length);
 }
 
 static void by_doorbell(struct use *use)
@@ -365,7 +370,8 @@ static void then_bus_reset(struct use *use, pid_t pid)
 	snprintf(file, sizeof(file), "/sys/bus/pci/devices/%s/../reset_subordinate", use->bdf);
 	file_write(file, "1");
 	kill_now(pid);
-	gpu_rebind();
+	pci_unbind(use->bdf);
+	pci_bind(use->bdf);
 }
 
 static void then_system(struct use *use, pid_t pid)
@@ -389,7 +395,9 @@ static const struct ending {
 /* Whatever comes while the device sleeps, nothing is left of who had it, and it works. */
 TEST_EACH(idle_then, endings, .seconds = 120)
 {
-	struct use use = { .bdf = need_gpu() };
+	/* the second one is behind a bridge */
+	bool is_second = row->end == then_bus_reset;
+	struct use use = { .bdf = is_second ? need_second_gpu() : need_gpu() };
 	long long pins = pins_held();
 	struct gate gate = gate_new();
 	char bridge[128];
@@ -402,7 +410,7 @@ TEST_EACH(idle_then, endings, .seconds = 120)
 		SKIP("the device is behind no bridge");
 	pid = SYS(fork());
 	if (pid == 0) {
-		struct use mine = use_gpu(MIB);
+		struct use mine = use_function(use.bdf, MIB);
 
 		register_memory(mine.fd, anon(16), 16 * PAGE, WRITE);
 		gpu_fill(&mine.queue, (uintptr_t)mine.vram.addr, MIB, 0x61);
@@ -416,7 +424,7 @@ TEST_EACH(idle_then, endings, .seconds = 120)
 	row->end(&use, pid);
 	CHECK_PINS_SOON(pins);
 	keep_awake(use.bdf);
-	use = use_gpu(MIB);
+	use = use_function(use.bdf, MIB);
 	gpu_fill(&use.queue, (uintptr_t)use.vram.addr, MIB, 0x62);
 	CHECK(bytes_are(use.vram.addr, MIB, 0x62));
 }
