@@ -112,10 +112,11 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         | regs::FEATURE_PAGING
         | regs::FEATURE_ATOMIC
         | regs::FEATURE_ZEROS
-        | regs::FEATURE_STAMP;
+        | regs::FEATURE_STAMP
+        | regs::FEATURE_PROGRAM;
     Some(match offset {
         regs::MAGIC => u64::from_le_bytes(*b"TESTGPU1"),
-        regs::VERSION => (1 << 16) | 3,
+        regs::VERSION => (1 << 16) | 4,
         regs::FEATURES => always | message | integrated,
         regs::VRAM_SIZE => hardware.vram.size(),
         regs::DOORBELLS => regs::QUEUE_COUNT as u64,
@@ -135,6 +136,7 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         regs::LINK_LATENCY => hardware.link.speed().latency,
         regs::VRAM_BANDWIDTH => hardware.vram_link.speed().bandwidth,
         regs::VRAM_LATENCY => hardware.vram_link.speed().latency,
+        regs::PROGRAM_RATE => hardware.program_rate(),
         regs::DMA_MAPPED => hardware.bus().counts().live,
         regs::DMA_MAPS => hardware.bus().counts().mapped,
         regs::DMA_UNMAPS => hardware.bus().counts().unmapped,
