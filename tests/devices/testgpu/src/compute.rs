@@ -9,6 +9,7 @@ use crate::fault::{Access, Fault, Reason};
 use crate::kernel::Kernel;
 use crate::pacer::{Stop, CHUNK};
 use crate::port::Port;
+use crate::program;
 use std::time::{Duration, Instant};
 
 /// Scratch memory of an engine.
@@ -17,6 +18,7 @@ pub struct Buffers {
     first: Vec<u8>,
     second: Vec<u8>,
     matrix: Vec<f32>,
+    units: program::Units,
 }
 
 impl Default for Buffers {
@@ -25,6 +27,7 @@ impl Default for Buffers {
             first: vec![0; CHUNK],
             second: vec![0; CHUNK],
             matrix: Vec::new(),
+            units: program::Units::default(),
         }
     }
 }
@@ -69,12 +72,13 @@ pub fn fill(
     Ok(())
 }
 
-/// Runs a kernel.
+/// Runs a kernel. `held` is the state of a program that stopped.
 pub fn run(
     port: &mut Port<'_>,
     buffers: &mut Buffers,
     kernel: Kernel,
     progress: &mut u64,
+    held: &mut Option<Box<program::Held>>,
 ) -> Result<(), Stop> {
     match kernel {
         Kernel::Copy {
@@ -170,6 +174,9 @@ pub fn run(
             let never = Instant::now() + Duration::from_secs(86400);
             port.pacer.wait_until(end.unwrap_or(never))
         }
+        Kernel::Program { descriptor } => {
+            program::run(port, &mut buffers.units, descriptor, progress, held)
+        }
         Kernel::AtomicAdd {
             data,
             bytes,
@@ -177,7 +184,8 @@ pub fn run(
             times,
         } => {
             while *progress < bytes / 8 * times {
-                port.add(at(data, *progress / times * 8)?, value)?;
+                let word = at(data, *progress / times * 8)?;
+                port.update(word, 8, |before| Some(before.wrapping_add(value)))?;
                 *progress += 1;
             }
             Ok(())
@@ -236,6 +244,7 @@ fn matmul(
         first,
         second,
         matrix,
+        ..
     } = buffers;
     let row_bytes = 4 * n as u64;
     if row_bytes * m as u64 <= *progress {

@@ -3,9 +3,11 @@
 //! completions, resets.
 
 use crate::device::Device;
+use crate::port::Port;
 use crate::regs;
 use crate::state::{Reset, State, WAKE_CONTROL};
 use crate::sys::wake_on_time;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How long a function-level reset takes at least. It is longer than software needs to go on, so
@@ -45,6 +47,17 @@ pub fn run(device: &Device) {
             }
             let due = Instant::now() + state.knobs.delay();
             state.invalidates.finish(due);
+            device.unlock(state);
+            continue;
+        }
+        if let Some((slot, vmid, held)) = state.begin_save() {
+            drop(state);
+            let never = AtomicBool::new(false);
+            let engine = regs::COPY_ENGINE_COUNT;
+            let mut port = Port::new(device.hardware(), engine, vmid, &never, Duration::ZERO);
+            let progress = held.save(&mut port);
+            let mut state = device.lock();
+            state.end_save(slot, progress);
             device.unlock(state);
             continue;
         }

@@ -10,6 +10,7 @@ use crate::pacer::{Pacer, Stop, CHUNK};
 use crate::packet::{decode, words, Arguments, Packet, PACKET_SIZE};
 use crate::paging::Transfer;
 use crate::port::Port;
+use crate::program::Held;
 use crate::regs;
 use crate::slot::Stamp;
 use crate::state::{class_of, kinds_in, kinds_of, Job, Outcome, Pick, State, WAKE_PAGING};
@@ -34,7 +35,7 @@ pub fn run(device: &Device, engine: usize) {
             Pick::Wait(until) => device.wait(state, class_of(engine), until),
             Pick::Job(job) => {
                 device.unlock(state);
-                serve(device, engine, &job, &mut buffers);
+                serve(device, engine, job, &mut buffers);
             }
         }
     }
@@ -75,13 +76,15 @@ fn copy(device: &Device, transfer: &Transfer, limit: Duration, buffer: &mut [u8]
     let_go(device, engine, state);
 }
 
-fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
+fn serve(device: &Device, engine: usize, mut job: Job, buffers: &mut Buffers) {
+    let held = job.held.take();
     let mut execution = Execution {
         device,
         engine,
-        job,
+        job: &job,
         opcode: 0,
         progress: job.progress,
+        held,
     };
     let began = device.hardware().now();
     let outcome =
@@ -100,7 +103,8 @@ fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
     };
     let mut state = device.lock();
     let (opcode, progress) = (execution.opcode, execution.progress);
-    state.complete(stamp, job, opcode, progress, outcome);
+    let held = execution.held;
+    state.complete(stamp, &job, opcode, (progress, held), outcome);
     let_go(device, engine, state);
 }
 
@@ -165,6 +169,7 @@ struct Execution<'a> {
     job: &'a Job,
     opcode: u8,
     progress: u64,
+    held: Option<Box<Held>>,
 }
 
 impl Execution<'_> {
@@ -222,7 +227,7 @@ impl Execution<'_> {
                     Arguments::Indirect(va) => indirect(port, va)?,
                 };
                 let kernel = kernel::decode(kernel, arguments).map_err(Fault::error)?;
-                compute::run(port, buffers, kernel, progress)?;
+                compute::run(port, buffers, kernel, progress, &mut self.held)?;
             }
             Packet::FenceWrite { va, value } => {
                 port.store(va, |_| value)?;

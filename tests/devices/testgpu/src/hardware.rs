@@ -9,9 +9,12 @@ use crate::regs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use vfio_user_device::{memory_file, zero, Bus, Mapping, Refused, Side};
+use vfio_user_device::{memory_file, zero, Bus, Mapping, Page, Refused, Side};
+
+/// The lowest `PROGRAM_RATE` but 0.
+pub const SLOWEST_PROGRAM: u64 = 1000;
 
 /// Properties that are chosen when the device is made.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,8 @@ pub struct Settings {
     pub vram_link: Speed,
     /// Whether it says that it is integrated: its memory is a part of the host's.
     pub integrated: bool,
+    /// Instructions of a program per second; 0: no limit.
+    pub program_rate: u64,
     /// Whether `INV_DONE` and `PAGING_DONE` are answered when there is nothing left to wait for.
     pub prompt: bool,
 }
@@ -41,6 +46,7 @@ impl Default for Settings {
                 latency: 0,
             },
             integrated: false,
+            program_rate: 0,
             prompt: false,
         }
     }
@@ -51,7 +57,7 @@ impl Default for Settings {
 pub struct Hardware {
     settings: Settings,
     /// VRAM.
-    pub vram: Mapping,
+    pub vram: Arc<Mapping>,
     vram_file: OwnedFd,
     bus: Arc<dyn Bus>,
     /// Accesses by messages before the last function-level reset.
@@ -63,6 +69,7 @@ pub struct Hardware {
     pub link: Link,
     /// Link to VRAM.
     pub vram_link: Link,
+    program_rate: AtomicU64,
     /// The counters.
     pub counters: Counters,
     /// The MMU.
@@ -76,7 +83,7 @@ impl Hardware {
         let vram_file = memory_file(c"vram", settings.vram)?;
         Ok(Self {
             settings,
-            vram: Mapping::new(&vram_file, settings.vram)?,
+            vram: Arc::new(Mapping::new(&vram_file, settings.vram)?),
             vram_file,
             bus,
             messages_before: AtomicU64::new(0),
@@ -84,6 +91,7 @@ impl Hardware {
             master: AtomicBool::new(false),
             link: Link::new(settings.link),
             vram_link: Link::new(settings.vram_link),
+            program_rate: AtomicU64::new(settings.program_rate),
             counters: Counters::default(),
             mmu: Mmu::default(),
             start: Instant::now(),
@@ -174,18 +182,67 @@ impl Hardware {
         self.host(|bus| bus.store(address, value))
     }
 
-    /// Adds to 8 bytes. In VRAM that is one access. In host memory it is a read and a write on the
-    /// bus, between which the device makes no other addition.
-    pub fn add(&self, host: bool, address: u64, value: u64) -> Result<(), Reason> {
+    /// Replaces 4 or 8 aligned bytes by what `change` makes of them, and returns what they were.
+    /// Nothing is written where it says `None`. In VRAM that is one access. In host memory it is a
+    /// read and a write on the bus, between which the device makes no other such access.
+    pub fn update(
+        &self,
+        (host, address): (bool, u64),
+        bytes: usize,
+        change: impl FnOnce(u64) -> Option<u64> + Copy,
+    ) -> Result<u64, Reason> {
         if !host {
-            return self.vram.add(address, value).ok_or(Reason::VramRange);
+            let before = self.vram.update(address, bytes, |before| change(before));
+            return before.ok_or(Reason::VramRange);
         }
-        let _alone = self
-            .host_atomics
+        let _alone = self.host_atomics();
+        let mut word = [0; 8];
+        if bytes == 8 {
+            word = self.load(true, address)?.to_le_bytes();
+        } else {
+            self.read(true, address, &mut word[..bytes])?;
+        }
+        let before = u64::from_le_bytes(word);
+        match change(before) {
+            Some(after) if bytes == 8 => self.store(true, address, after)?,
+            Some(after) => self.write(true, address, &after.to_le_bytes()[..bytes])?,
+            None => {}
+        }
+        Ok(before)
+    }
+
+    /// Makes the caller's atomic access to host memory the only one.
+    pub fn host_atomics(&self) -> MutexGuard<'_, ()> {
+        self.host_atomics
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let before = self.load(true, address)?;
-        self.store(true, address, before.wrapping_add(value))
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the page of 4096 bytes at an address, for direct accesses, and the generation of the
+    /// bus for which that is right. `None` if it takes the other methods.
+    pub fn page(&self, host: bool, address: u64, write: bool) -> Option<(Page, Option<u64>)> {
+        if !host {
+            return Some((self.vram.page(address)?, None));
+        }
+        if !self.is_master() {
+            return None;
+        }
+        let (page, generation) = self.bus.page(address, write)?;
+        Some((page, Some(generation)))
+    }
+
+    /// Returns `PROGRAM_RATE`.
+    pub fn program_rate(&self) -> u64 {
+        self.program_rate.load(Ordering::Relaxed)
+    }
+
+    /// Writes `PROGRAM_RATE`.
+    pub fn set_program_rate(&self, rate: u64) {
+        let rate = match rate {
+            0 => 0,
+            rate => rate.max(SLOWEST_PROGRAM),
+        };
+        self.program_rate.store(rate, Ordering::Relaxed);
     }
 
     fn host<T>(&self, access: impl FnOnce(&dyn Bus) -> Result<T, Refused>) -> Result<T, Reason> {
@@ -206,6 +263,7 @@ impl Hardware {
         self.messages_before.store(messages, Ordering::SeqCst);
         self.link.set(self.settings.link);
         self.vram_link.set(self.settings.vram_link);
+        self.set_program_rate(self.settings.program_rate);
         if let Err(error) = zero(&self.vram_file, self.settings.vram) {
             eprintln!("testgpu: VRAM cannot be cleared: {error}");
         }

@@ -72,12 +72,15 @@ pub enum Kernel {
         value: u64,
         times: u64,
     },
+    Program {
+        descriptor: u64,
+    },
 }
 
 /// Checks a kernel's number and arguments.
 pub fn decode(kernel: u32, arguments: [u64; 7]) -> Result<Kernel, Reason> {
     let used = match u64::from(kernel) {
-        regs::KERNEL_SPIN => 1,
+        regs::KERNEL_SPIN | regs::KERNEL_PROGRAM => 1,
         regs::KERNEL_INCREMENT_F32 => 2,
         regs::KERNEL_COPY
         | regs::KERNEL_FILL
@@ -169,6 +172,10 @@ pub fn decode(kernel: u32, arguments: [u64; 7]) -> Result<Kernel, Reason> {
                 times: d,
             }
         }
+        regs::KERNEL_PROGRAM => {
+            check_alignment(a, regs::PROGRAM_SIZE)?;
+            Kernel::Program { descriptor: a }
+        }
         _ => Kernel::Spin { nanoseconds: a },
     })
 }
@@ -197,7 +204,7 @@ mod tests {
     fn checks() {
         let kernel = |kernel: u64, arguments| decode(kernel as u32, arguments);
         assert_eq!(kernel(0, [0; 7]), Err(Reason::BadKernel));
-        assert_eq!(kernel(11, [0; 7]), Err(Reason::BadKernel));
+        assert_eq!(kernel(12, [0; 7]), Err(Reason::BadKernel));
         assert_eq!(
             kernel(regs::KERNEL_INCREMENT_F32, [4, 5, 0, 0, 0, 0, 0]),
             Ok(Kernel::Increment { data: 4, bytes: 20 })
@@ -248,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_arguments(number in 0..13_u32, arguments: [u64; 7]) {
+        fn any_arguments(number in 0..14_u32, arguments: [u64; 7]) {
             let _ = decode(number, arguments);
             let _ = decode(number, arguments.map(|argument| (argument >> 32) & !3));
         }

@@ -6,7 +6,8 @@
 //! * [`port`] gives an engine access to memory: through the [`mmu`], which uses [`tlb`] and
 //!   [`pagetable`], and over a [`link`] at the pace of [`pacer`].
 //! * [`paging`] is the engine that copies for the driver, without the MMU.
-//! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them.
+//! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them; [`program`] those that
+//!   are programs.
 //!
 //! The crate `vfio-user-device` presents it to QEMU, as a PCI function.
 
@@ -33,6 +34,7 @@ pub mod pagetable;
 pub mod paging;
 pub mod port;
 pub mod posted;
+pub mod program;
 pub mod registers;
 pub mod regs;
 pub mod slot;

@@ -17,6 +17,8 @@ pub struct Mmu {
     roots: [AtomicU64; regs::VMID_COUNT],
     tlb: Mutex<Tlb>,
     gate: RwLock<()>,
+    /// Number of INVALIDATEs, which changes while the gate is closed.
+    generation: AtomicU64,
 }
 
 /// Guard of one translation and the access made with it. An INVALIDATE that begins during its life
@@ -49,6 +51,12 @@ impl Mmu {
     /// Begins an access.
     pub fn enter(&self) -> Passage<'_> {
         Passage(self.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns a number that grows with each INVALIDATE. What was translated before has to be
+    /// translated again.
+    pub fn generation(&self, _: &Passage<'_>) -> u64 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// Finds the leaf for `va`, cached or by a walk that reads entries with `read`.
@@ -92,6 +100,7 @@ impl Mmu {
     pub fn invalidate(&self, scope: Scope) -> Option<u64> {
         // An access in the gate may use or insert an old entry. When all have left, none can.
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.generation.fetch_add(1, Ordering::Relaxed);
         let writable = |leaf: &Leaf| leaf.host && leaf.permits(Access::Write);
         let Scope { vmid, first, last } = scope;
         let dropped = self.tlb().invalidate(vmid, first, last, writable);

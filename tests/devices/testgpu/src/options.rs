@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line.
 
-use crate::hardware::Settings;
+use crate::hardware::{Settings, SLOWEST_PROGRAM};
 use crate::link::{Speed, MAX_LATENCY, MIN_BANDWIDTH};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ Serves the test GPU to one QEMU, until that ends:
   --vram-bandwidth BYTES   likewise for VRAM (0)
   --vram-latency NS        likewise for VRAM (0)
   --integrated             say that VRAM is a part of the host's memory, and no faster
+  --program-rate NUMBER    instructions of a program per second; 0: no limit (0)
   --prompt                 answer a read of INV_DONE or PAGING_DONE when what was submitted is done,
                            or a second has passed; not with --message
   --verbose                say what QEMU maps and resets
@@ -52,6 +53,7 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Req
             "--vram" => settings.vram = vram(number(&name, &value()?)?)?,
             "--link-bandwidth" => settings.link.bandwidth = bandwidth(&name, &value()?)?,
             "--vram-bandwidth" => settings.vram_link.bandwidth = bandwidth(&name, &value()?)?,
+            "--program-rate" => settings.program_rate = rate(&name, &value()?)?,
             "--link-latency" => settings.link.latency = latency(&name, &value()?)?,
             "--vram-latency" => settings.vram_link.latency = latency(&name, &value()?)?,
             _ => return Err(format!("unknown argument: {name}")),
@@ -92,6 +94,15 @@ fn bandwidth(name: &str, value: &OsString) -> Result<u64, String> {
             "{name}: {bandwidth} is less than {MIN_BANDWIDTH}; 0 is no limit"
         )),
         bandwidth => Ok(bandwidth),
+    }
+}
+
+fn rate(name: &str, value: &OsString) -> Result<u64, String> {
+    match number(name, value)? {
+        rate @ 1..SLOWEST_PROGRAM => Err(format!(
+            "{name}: {rate} is less than {SLOWEST_PROGRAM}; 0 is no limit"
+        )),
+        rate => Ok(rate),
     }
 }
 
@@ -153,6 +164,7 @@ mod tests {
             &["--socket", "s", "--vram", "3M"],
             &["--socket", "s", "--vram", "1K"],
             &["--socket", "s", "--link-bandwidth", "5"],
+            &["--socket", "s", "--program-rate", "999"],
             &["--socket", "s", "--link-latency", "2000000000"],
             &["--socket", "s", "--link-latency", "xG"],
             &["--socket", "s", "--link-latency", "99999999999999G"],

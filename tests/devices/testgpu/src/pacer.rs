@@ -124,6 +124,16 @@ impl<'a> Pacer<'a> {
         }
     }
 
+    /// Returns the number of the engine.
+    pub fn engine(&self) -> usize {
+        self.engine
+    }
+
+    /// Spends the time that instructions take.
+    pub fn spend(&mut self, time: Duration) {
+        self.due = self.due.max(Instant::now()) + time;
+    }
+
     /// Reserves the link for bytes that are no operand. Returns when the last one is through.
     pub fn reserve(&mut self, host: bool, direction: Direction, bytes: u64) -> Option<Instant> {
         let through = self.link(host).transfer(direction, bytes)?;

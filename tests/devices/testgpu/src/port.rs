@@ -11,6 +11,7 @@ use crate::regs;
 use crate::slot::{Stamp, STAMP_SIZE};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use vfio_user_device::Page;
 
 /// Location of translated bytes.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +21,24 @@ struct Run {
     bytes: usize,
 }
 
+/// Where a page is that a program accesses.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Whether it is in host memory.
+    pub(crate) host: bool,
+    /// The page, if it can be accessed directly.
+    pub(crate) page: Option<Page>,
+    /// Generation of the bus, for a page in host memory.
+    pub(crate) bus: Option<u64>,
+    /// Generation of the MMU.
+    pub(crate) mmu: u64,
+}
+
 /// Access of an engine to memory, for one packet.
 #[derive(Debug)]
 pub struct Port<'a> {
-    hardware: &'a Hardware,
+    /// The hardware.
+    pub(crate) hardware: &'a Hardware,
     vmid: usize,
     /// Pace of the packet.
     pub pacer: Pacer<'a>,
@@ -205,24 +220,92 @@ impl<'a> Port<'a> {
         ))
     }
 
-    /// Adds to the 8 bytes at `va` in one atomic access. All or nothing is done.
-    pub fn add(&mut self, va: u64, value: u64) -> Result<(), Stop> {
+    /// Replaces 4 or 8 aligned bytes by what `change` makes of them in one atomic access, and
+    /// returns what they were. All or nothing is done.
+    pub fn update(
+        &mut self,
+        va: u64,
+        bytes: usize,
+        change: impl FnOnce(u64) -> Option<u64> + Copy,
+    ) -> Result<u64, Stop> {
         let hardware = self.hardware;
         self.pacer.check()?;
         let passage = hardware.mmu.enter();
         let (run, _) = self.page(&passage, va, Access::Atomic)?;
-        let result = hardware.add(run.host, run.address, value);
+        let result = hardware.update((run.host, run.address), bytes, change);
         drop(passage);
-        result.map_err(|reason| Fault::at(reason, va, Access::Atomic))?;
-        let end = va.wrapping_add(8);
-        // Another addition to the same word is pipelined like the one to the next word.
+        let before = result.map_err(|reason| Fault::at(reason, va, Access::Atomic))?;
+        let end = va.wrapping_add(bytes as u64);
+        // Another access to the same word is pipelined like the one to the next word.
         if !self.streams.contains(&end) {
-            self.account(va, Run { bytes: 8, ..run }, Access::Read);
+            self.account(va, Run { bytes, ..run }, Access::Read);
         } else {
-            self.pacer.transfer(run.host, Direction::Read, 8);
+            self.pacer.transfer(run.host, Direction::Read, bytes as u64);
         }
-        self.pacer.transfer(run.host, Direction::Write, 8);
-        Ok(())
+        self.pacer
+            .transfer(run.host, Direction::Write, bytes as u64);
+        Ok(before)
+    }
+
+    /// Translates the page of `va` for an access, as a program's slot keeps it.
+    pub(crate) fn find(&mut self, va: u64, access: Access) -> Result<Found, Stop> {
+        let hardware = self.hardware;
+        self.pacer.check()?;
+        let passage = hardware.mmu.enter();
+        let page_va = va & !(regs::PAGE - 1);
+        let place = self.page(&passage, page_va, access);
+        let (run, _) = place.map_err(|fault| Fault { va, ..fault })?;
+        self.pacer.latency(run.host);
+        let write = matches!(access, Access::Write | Access::Atomic);
+        let (page, bus) = hardware.page(run.host, run.address, write).unzip();
+        Ok(Found {
+            host: run.host,
+            page,
+            bus: bus.flatten(),
+            mmu: hardware.mmu.generation(&passage),
+        })
+    }
+
+    /// Reads the page of instructions at `va`, which is a multiple of its size. Returns the
+    /// generation of the MMU for which that is right.
+    pub(crate) fn instructions(
+        &mut self,
+        va: u64,
+        to: &mut [u8; regs::PAGE as usize],
+    ) -> Result<u64, Stop> {
+        let hardware = self.hardware;
+        self.pacer.check()?;
+        let passage = hardware.mmu.enter();
+        let (run, _) = self.page(&passage, va, Access::Fetch)?;
+        let result = hardware.read(run.host, run.address, to);
+        let generation = hardware.mmu.generation(&passage);
+        drop(passage);
+        self.pacer.latency(run.host);
+        result.map_err(|reason| Fault::at(reason, va, Access::Fetch))?;
+        Ok(generation)
+    }
+
+    /// Writes bytes that are no operand, whatever the limits of the packet. Returns false, and
+    /// writes only a part of them, if they cannot be written.
+    pub(crate) fn attempt(&mut self, va: u64, from: &[u8]) -> bool {
+        let hardware = self.hardware;
+        let mut done = 0;
+        while done < from.len() {
+            let Some(at) = va.checked_add(done as u64) else {
+                return false;
+            };
+            let passage = hardware.mmu.enter();
+            let Ok((run, left)) = self.page(&passage, at, Access::Write) else {
+                return false;
+            };
+            let piece = (from.len() - done).min(usize::try_from(left).unwrap_or(usize::MAX));
+            let bytes = &from[done..done + piece];
+            if hardware.write(run.host, run.address, bytes).is_err() {
+                return false;
+            }
+            done += piece;
+        }
+        true
     }
 
     fn account(&mut self, va: u64, run: Run, access: Access) {

@@ -373,6 +373,10 @@ impl Write {
 
     fn bus_model(&self, hardware: &Hardware) -> Option<()> {
         let link = match self.offset {
+            regs::PROGRAM_RATE => {
+                hardware.set_program_rate(self.over(hardware.program_rate()));
+                return Some(());
+            }
             regs::LINK_BANDWIDTH | regs::LINK_LATENCY => &hardware.link,
             regs::VRAM_BANDWIDTH | regs::VRAM_LATENCY => &hardware.vram_link,
             _ => return None,

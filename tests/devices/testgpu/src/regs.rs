@@ -263,6 +263,9 @@ constants! {
     PROGRAM_SAVE_BYTES = 0x80,
     PROGRAM_REPORT = 0xc0,
     PROGRAM_DETERMINISTIC = 0x01,
+    CSR_CYCLE = 0xc00,
+    CSR_TIME = 0xc01,
+    CSR_INSTRET = 0xc02,
     CSR_THREAD = 0xcc0,
     CSR_BLOCK = 0xcc3,
     CSR_THREADS = 0xcc6,
@@ -291,6 +294,8 @@ constants! {
     REPORT_BLOCKS = 0x30,
 }
 
+/// What the VA of a descriptor is a multiple of, and its size.
+pub const PROGRAM_SIZE: u64 = 256;
 /// Size of BAR 0 in bytes.
 pub const BAR0_SIZE: u64 = 64 << 10;
 /// Number of queue ids, and of pages of BAR 1.

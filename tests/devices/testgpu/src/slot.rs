@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A hardware slot: the registers of its queue, and its state.
 
+use crate::program::Held;
 use crate::regs;
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,10 @@ pub struct Slot {
     pub read_index: u64,
     /// `SLOT_PROGRESS`.
     pub progress: u64,
+    /// State of a program that stopped, or has not gone on yet.
+    pub held: Option<Box<Held>>,
+    /// Whether that is being saved.
+    pub saving: bool,
     /// Result of the last command.
     pub result: u64,
     /// `SLOT_SINCE`.
@@ -102,6 +107,8 @@ impl Slot {
             size: 0,
             read_index: 0,
             progress: 0,
+            held: None,
+            saving: false,
             result: regs::RESULT_OK,
             since: 0,
             error: 0,

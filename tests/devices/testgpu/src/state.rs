@@ -8,6 +8,7 @@ use crate::interrupt::Interrupts;
 use crate::invalidate::Invalidates;
 use crate::paging::Paging;
 use crate::posted::Posted;
+use crate::program::Held;
 use crate::regs;
 use crate::slot::{Phase, Slot, Stamp};
 use crate::trouble::Knobs;
@@ -208,6 +209,7 @@ impl State {
             }
             (regs::COMMAND_CANCEL, regs::STATE_FAULTED) => {
                 self.change(number, |slot, _| {
+                    slot.held = None;
                     slot.error = Reason::Cancelled.code();
                     slot.phase = Phase::Error;
                 });
@@ -275,6 +277,9 @@ impl State {
         let now = Instant::now();
         let mut next: Option<Instant> = None;
         for number in 0..self.slots.len() {
+            if self.slots[number].saving || self.slots[number].held.is_some() {
+                continue;
+            }
             match self.slots[number].free_at {
                 Some(due) if due <= now => self.free(number),
                 Some(due) => next = Some(next.map_or(due, |next| next.min(due))),
@@ -282,6 +287,22 @@ impl State {
             }
         }
         next
+    }
+
+    /// Returns a slot that is being unbound and holds the state of a program, its VMID, and this
+    /// state, to be saved.
+    pub fn begin_save(&mut self) -> Option<(usize, usize, Box<Held>)> {
+        let wanted = |slot: &Slot| slot.free_at.is_some() && slot.held.is_some();
+        let number = self.slots.iter().position(wanted)?;
+        let slot = &mut self.slots[number];
+        slot.saving = true;
+        Some((number, slot.vmid(), slot.held.take()?))
+    }
+
+    /// Records that the state of a slot's program is saved or lost.
+    pub fn end_save(&mut self, number: usize, progress: u64) {
+        let slot = &mut self.slots[number];
+        (slot.saving, slot.progress) = (false, progress);
     }
 
     fn free(&mut self, number: usize) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host as the device sees it.
 
-use crate::sys::memory::Mapping;
+use crate::sys::memory::{Mapping, Page};
 use std::fmt::Debug;
 
 /// Host memory refused an access.
@@ -30,6 +30,14 @@ pub enum Side<'a> {
     Device(&'a Mapping, u64),
 }
 
+/// What the host has mapped, which does not change as long as this exists.
+#[derive(Debug)]
+pub struct Held<'a> {
+    /// Number of times that something was unmapped.
+    pub generation: u64,
+    pub(crate) _guard: Option<Box<dyn Debug + 'a>>,
+}
+
 /// Host memory and interrupts.
 ///
 /// A write has reached memory when its method returns. Methods may block until the host answers, so
@@ -45,6 +53,13 @@ pub trait Bus: Debug + Send + Sync {
     fn load(&self, address: u64) -> Result<u64, Refused>;
     /// Writes 8 bytes at a multiple of 8, in one access.
     fn store(&self, address: u64, value: u64) -> Result<(), Refused>;
+    /// Returns the page of 4096 bytes at a bus address, and the generation of what is mapped. The
+    /// page may be accessed while [`hold`](Self::hold) says that the generation is still that one.
+    /// `None` if it takes the other methods.
+    fn page(&self, address: u64, write: bool) -> Option<(Page, u64)>;
+    /// Keeps what is mapped. Meanwhile the same thread must not call the methods that access
+    /// memory.
+    fn hold(&self) -> Held<'_>;
     /// Sends an MSI-X message.
     fn interrupt(&self, vector: usize);
     /// Whether the host checks each access itself (message mode).

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest as the device's host: its memory, mapped or by messages, and its interrupt vectors.
 
-use crate::bus::{Bus, Counts, Refused, Side};
+use crate::bus::{Bus, Counts, Held, Refused, Side};
 use crate::interval::{Intervals, Skip};
 use crate::messenger::Messenger;
 use crate::protocol::Map;
-use crate::sys::memory::Mapping;
+use crate::sys::memory::{Mapping, Page};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ const PAGE: u64 = 4096;
 /// A file that holds guest memory.
 #[derive(Debug)]
 struct Backing {
-    memory: Mapping,
+    memory: Arc<Mapping>,
     /// Whether the file was seen to have the guest's content. If it does not, it is useless, and
     /// DMA goes by messages.
     shared: OnceLock<bool>,
@@ -74,6 +74,8 @@ pub(crate) struct Guest {
     files: Mutex<Files>,
     mapped: AtomicU64,
     unmapped: AtomicU64,
+    /// Number of times that a page in `places` may have become one that must not be accessed.
+    generation: AtomicU64,
     /// Accesses by messages.
     messages: AtomicU64,
     vectors: Mutex<Vec<Option<File>>>,
@@ -98,6 +100,7 @@ impl Guest {
             files: Mutex::default(),
             mapped: AtomicU64::new(0),
             unmapped: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             messages: AtomicU64::new(0),
             vectors: Mutex::default(),
         }
@@ -139,7 +142,7 @@ impl Guest {
         {
             return Ok(Arc::clone(backing));
         }
-        let memory = Mapping::new(&file, metadata.len())?;
+        let memory = Arc::new(Mapping::new(&file, metadata.len())?);
         let backing = Arc::new(Backing {
             memory,
             shared: OnceLock::new(),
@@ -156,6 +159,7 @@ impl Guest {
         if size != 0 {
             places.remove(address, last);
         }
+        self.generation.fetch_add(1, Ordering::Relaxed);
         self.unmapped.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -163,6 +167,7 @@ impl Guest {
     pub(crate) fn unmap_all(&self) {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         places.clear();
+        self.generation.fetch_add(1, Ordering::Relaxed);
         self.unmapped.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -183,7 +188,8 @@ impl Guest {
     pub(crate) fn set_master(&self, on: bool) {
         self.master.store(on, Ordering::SeqCst);
         // When the table is free, every access that saw Bus Master on is over.
-        drop(self.places.write().unwrap_or_else(PoisonError::into_inner));
+        let _places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Makes an access, piece by piece: `direct` copies a piece from or to a file if it can;
@@ -431,6 +437,31 @@ impl Bus for Guest {
                 self.messages.fetch_add(1, Ordering::Relaxed);
                 self.messenger.write(address, &value.to_le_bytes())
             }
+        }
+    }
+
+    fn page(&self, address: u64, write: bool) -> Option<(Page, u64)> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        if self.message_mode || !self.master.load(Ordering::SeqCst) {
+            return None;
+        }
+        let (place, offset, rest) = places.find(address)?;
+        let allowed = if write {
+            place.writable
+        } else {
+            place.readable
+        };
+        let (backing, start) = place.file.as_ref()?;
+        let is_whole = allowed && backing.is_verified() && rest >= PAGE;
+        let page = is_whole.then(|| backing.memory.page(start + offset))??;
+        Some((page, self.generation.load(Ordering::Relaxed)))
+    }
+
+    fn hold(&self) -> Held<'_> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        Held {
+            generation: self.generation.load(Ordering::Relaxed),
+            _guard: Some(Box::new(places)),
         }
     }
 

@@ -13,7 +13,7 @@ mod server;
 mod sys;
 pub mod testing;
 
-pub use bus::{Bus, Counts, Refused, Side};
+pub use bus::{Bus, Counts, Held, Refused, Side};
 pub use function::{answer, number, Bar, Function, Identity, Msix};
 pub use server::{serve, serve_at, Options};
-pub use sys::memory::{memory_file, zero, Mapping};
+pub use sys::memory::{memory_file, zero, Mapping, Page};

@@ -7,12 +7,13 @@ use crate::fault::{Fault, Reason, Victim};
 use crate::pacer::Stop;
 use crate::packet::PACKET_SIZE;
 use crate::paging::Transfer;
+use crate::program::Held;
 use crate::regs;
 use crate::slot::{Phase, Slot, Stamp};
 use std::time::{Duration, Instant};
 
 /// A packet to be executed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Job {
     /// Queue of the packet.
     pub victim: Victim,
@@ -24,6 +25,8 @@ pub struct Job {
     pub valid_index: bool,
     /// How far the packet has come.
     pub progress: u64,
+    /// State of a program that stopped.
+    pub held: Option<Box<Held>>,
     /// Times of the packet before.
     pub last: Stamp,
     /// How long the packet may run.
@@ -144,7 +147,11 @@ impl State {
                 slot.phase = Phase::Ready;
             }
         });
-        Pick::Job(self.job(number))
+        let held = self.slots[number].held.take();
+        Pick::Job(Job {
+            held,
+            ..self.job(number)
+        })
     }
 
     fn job(&self, number: usize) -> Job {
@@ -164,6 +171,7 @@ impl State {
             classes: slot.classes(),
             valid_index: (1..=packets).contains(&ahead),
             progress: slot.progress,
+            held: None,
             last: slot.last,
             max_run: Duration::from_nanos(self.max_run),
         }
@@ -175,7 +183,7 @@ impl State {
         stamp: Stamp,
         job: &Job,
         opcode: u8,
-        progress: u64,
+        (progress, held): (u64, Option<Box<Held>>),
         outcome: Outcome,
     ) {
         let number = job.victim.slot;
@@ -190,6 +198,7 @@ impl State {
         self.change(number, |slot, now| {
             slot.engine = None;
             slot.progress = progress;
+            slot.held = held;
             match outcome {
                 Outcome::Done { .. } => {
                     slot.read_index = slot.read_index.wrapping_add(1);

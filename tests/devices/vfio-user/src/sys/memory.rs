@@ -5,7 +5,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
 
 /// A file, mapped shared and writable as a whole.
 ///
@@ -116,13 +117,155 @@ impl Mapping {
         Some(())
     }
 
-    /// Adds to 8 bytes in one atomic access; the sum wraps.
-    pub fn add(&self, offset: u64, value: u64) -> Option<()> {
-        let sum = |before| Some(u64::from_le(before).wrapping_add(value).to_le());
-        let word = self.word(offset)?;
-        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum)
-            .ok()
-            .map(drop)
+    /// Replaces 4 or 8 aligned bytes by what `change` makes of them, in one atomic access, and
+    /// returns what they were. Nothing is written where `change` says `None`. `None` if they are
+    /// not aligned or not inside.
+    pub fn update(
+        &self,
+        offset: u64,
+        bytes: usize,
+        mut change: impl FnMut(u64) -> Option<u64>,
+    ) -> Option<u64> {
+        let order = Ordering::SeqCst;
+        if bytes == 8 {
+            let change = |before| Some(change(u64::from_le(before))?.to_le());
+            let before = self.word(offset)?.fetch_update(order, order, change);
+            return Some(u64::from_le(before.unwrap_or_else(|before| before)));
+        }
+        let place = self.place(offset, 4)?.cast::<u32>();
+        if !place.is_aligned() {
+            return None;
+        }
+        // SAFETY: as in word().
+        let place = unsafe { AtomicU32::from_ptr(place) };
+        let change = |before| Some((change(u32::from_le(before).into())? as u32).to_le());
+        let before = place.fetch_update(order, order, change);
+        Some(u32::from_le(before.unwrap_or_else(|before| before)).into())
+    }
+}
+
+/// Size of a [`Page`] in bytes.
+const PAGE: usize = 4096;
+
+/// A page of a mapping, found once for many small accesses.
+///
+/// # Invariants
+///
+/// `base` is a multiple of [`PAGE`], and that many bytes from there on are inside of `owner`.
+#[derive(Clone, Debug)]
+pub struct Page {
+    base: NonNull<u8>,
+    owner: Arc<Mapping>,
+}
+
+// SAFETY: It gives access to no more than its owner does, which is `Send`.
+unsafe impl Send for Page {}
+// SAFETY: likewise; the owner is `Sync`.
+unsafe impl Sync for Page {}
+
+impl Mapping {
+    /// Returns the page at `offset`, a multiple of 4096. `None` if it is not all inside.
+    pub fn page(self: &Arc<Self>, offset: u64) -> Option<Page> {
+        let base = NonNull::new(self.place(offset, PAGE)?)?;
+        // INVARIANT: place() has checked the range.
+        (base.as_ptr().addr() % PAGE == 0).then(|| Page {
+            base,
+            owner: Arc::clone(self),
+        })
+    }
+}
+
+/// Makes an access to `$offset` of a page by the atomic type, if that is aligned.
+macro_rules! whole {
+    ($page:expr, $offset:expr, $atomic:ty, |$place:ident| $access:expr) => {{
+        let offset = $offset % PAGE;
+        (offset % size_of::<$atomic>() == 0).then(|| {
+            // SAFETY: By the invariant and the remainders the place is mapped and aligned. It stays
+            // so while `owner` lives. About other accesses to it see `Mapping::word`.
+            let $place = unsafe { <$atomic>::from_ptr($page.base.as_ptr().add(offset).cast()) };
+            $access
+        })
+    }};
+}
+
+impl Page {
+    /// Reads `N` bytes, 1, 2, 4 or 8 of them, as a number. In one access, if they are aligned.
+    ///
+    /// # Panics
+    ///
+    /// If they are not all in the page.
+    #[inline(always)]
+    pub fn load<const N: usize>(&self, offset: u64) -> u64 {
+        let at = offset as usize % PAGE;
+        let whole = match N {
+            1 => whole!(self, at, AtomicU8, |place| place
+                .load(Ordering::Relaxed)
+                .into()),
+            2 => whole!(self, at, AtomicU16, |place| {
+                u16::from_le(place.load(Ordering::Relaxed)).into()
+            }),
+            4 => whole!(self, at, AtomicU32, |place| {
+                u32::from_le(place.load(Ordering::Relaxed)).into()
+            }),
+            _ => whole!(self, at, AtomicU64, |place| {
+                u64::from_le(place.load(Ordering::Relaxed))
+            }),
+        };
+        whole.unwrap_or_else(|| self.pieces::<N>(at, None))
+    }
+
+    /// Writes the `N` low bytes of a number, likewise.
+    ///
+    /// # Panics
+    ///
+    /// If they are not all in the page.
+    #[inline(always)]
+    pub fn store<const N: usize>(&self, offset: u64, value: u64) {
+        let at = offset as usize % PAGE;
+        let whole = match N {
+            1 => whole!(self, at, AtomicU8, |place| {
+                place.store(value as u8, Ordering::Relaxed)
+            }),
+            2 => whole!(self, at, AtomicU16, |place| {
+                place.store((value as u16).to_le(), Ordering::Relaxed)
+            }),
+            4 => whole!(self, at, AtomicU32, |place| {
+                place.store((value as u32).to_le(), Ordering::Relaxed)
+            }),
+            _ => whole!(self, at, AtomicU64, |place| {
+                place.store(value.to_le(), Ordering::Relaxed)
+            }),
+        };
+        if whole.is_none() {
+            self.pieces::<N>(at, Some(value));
+        }
+    }
+
+    /// Reads or writes bytes one after another.
+    #[cold]
+    fn pieces<const N: usize>(&self, at: usize, value: Option<u64>) -> u64 {
+        assert!(at + N <= PAGE);
+        let mut result = 0;
+        for index in 0..N {
+            let byte = whole!(self, at + index, AtomicU8, |place| match value {
+                Some(value) => place.store((value >> (8 * index)) as u8, Ordering::Relaxed),
+                None => result |= u64::from(place.load(Ordering::Relaxed)) << (8 * index),
+            });
+            debug_assert!(byte.is_some());
+        }
+        result
+    }
+
+    /// Replaces 4 or 8 aligned bytes, as [`Mapping::update`] does.
+    pub fn update(
+        &self,
+        offset: u64,
+        bytes: usize,
+        change: impl FnMut(u64) -> Option<u64>,
+    ) -> Option<u64> {
+        let first = self.base.as_ptr().addr() - self.owner.base.as_ptr().addr();
+        let at = offset as usize % PAGE;
+        self.owner.update((first + at) as u64, bytes, change)
     }
 }
 

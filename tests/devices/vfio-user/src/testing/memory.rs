@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A bus that is a piece of memory.
 
-use crate::{memory_file, Bus, Counts, Mapping, Refused, Side};
+use crate::{memory_file, Bus, Counts, Held, Mapping, Page, Refused, Side};
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
@@ -15,7 +15,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub struct Memory {
     /// The memory itself.
-    pub bytes: Mapping,
+    pub bytes: Arc<Mapping>,
     /// Addresses of the pages of 4096 bytes that refuse accesses.
     pub refused: Mutex<HashSet<u64>>,
     /// Number of interrupts of each vector.
@@ -32,7 +32,7 @@ impl Memory {
     /// Makes memory of `size` zero bytes, for a device with so many vectors.
     pub fn new(size: u64, vectors: usize) -> io::Result<Self> {
         Ok(Self {
-            bytes: Mapping::new(memory_file(c"host", size)?, size)?,
+            bytes: Arc::new(Mapping::new(memory_file(c"host", size)?, size)?),
             refused: Mutex::default(),
             vectors: (0..vectors).map(|_| AtomicU64::default()).collect(),
             slow: Mutex::default(),
@@ -74,7 +74,7 @@ impl Bus for Memory {
     fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
         let end = |side| match side {
             Side::Host(address) if self.check(address, bytes as u64).is_ok() => {
-                Some((&self.bytes, address))
+                Some((&*self.bytes, address))
             }
             Side::Host(_) => None,
             Side::Device(memory, offset) => Some((memory, offset)),
@@ -93,6 +93,20 @@ impl Bus for Memory {
     fn store(&self, address: u64, value: u64) -> Result<(), Refused> {
         self.check(address, 8)?;
         self.bytes.store(address, value).ok_or(Refused)
+    }
+
+    fn page(&self, address: u64, _: bool) -> Option<(Page, u64)> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_plain = refused.is_empty() && slow.is_zero();
+        Some((self.bytes.page(address).filter(|_| is_plain)?, 0))
+    }
+
+    fn hold(&self) -> Held<'_> {
+        Held {
+            generation: 0,
+            _guard: None,
+        }
     }
 
     fn interrupt(&self, vector: usize) {
