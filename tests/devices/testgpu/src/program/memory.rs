@@ -258,9 +258,9 @@ impl Data for Single<'_, '_> {
         let last = va.wrapping_add(N as u64 - 1);
         if !fits::<N>(va) {
             // Nothing is written if a part cannot be.
-            let result = self.port.find(last, Access::Write).map(drop);
-            let first_of_page = last & !(regs::PAGE - 1);
-            self.note(first_of_page, Access::Write, result)?;
+            let second = last & !(regs::PAGE - 1);
+            let result = self.port.find(second, Access::Write).map(drop);
+            self.note(second, Access::Write, result)?;
         }
         let mut written = 0;
         let result = self.port.write(va, &value.to_le_bytes()[..N], &mut written);

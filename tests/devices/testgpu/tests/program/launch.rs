@@ -100,6 +100,11 @@ impl Launch {
     }
 }
 
+/// Returns 8 bytes of host memory, by their VA.
+pub(crate) fn word(rig: &Rig, va: u64) -> u64 {
+    rig.host.bytes.load(va - DATA).unwrap()
+}
+
 /// Returns the report: code, pc, value, thread, block, instructions, blocks.
 pub(crate) fn report(rig: &Rig) -> [u64; 7] {
     let bytes = rig.host_read(DESCRIPTOR - DATA + regs::PROGRAM_REPORT, 56);
@@ -108,8 +113,8 @@ pub(crate) fn report(rig: &Rig) -> [u64; 7] {
 
 /// Returns the messages of the ring: thread, block, text.
 pub(crate) fn messages(rig: &Rig) -> Vec<(u64, u64, String)> {
-    let word = |offset| rig.host.bytes.load(RING - DATA + offset).unwrap();
-    let (mut at, end) = (0, word(regs::RING_WRITTEN));
+    let word = |offset| word(rig, RING + offset);
+    let (mut at, end) = (word(regs::RING_READ), word(regs::RING_WRITTEN));
     let mut messages = Vec::new();
     while at < end {
         let field = |index: u64| word(regs::RING_DATA + (at + 8 * index) % RING_BYTES);

@@ -2,6 +2,8 @@
 //! Tests of programs on the device without QEMU's machine.
 
 mod against;
+mod compiled;
+mod faults;
 mod image;
 mod launch;
 mod random;
@@ -9,3 +11,4 @@ mod random;
 #[path = "../core/rig.rs"]
 mod rig;
 mod speed;
+mod threads;
