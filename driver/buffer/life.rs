@@ -6,7 +6,7 @@ use crate::{
     dmabuf::Importer,
     failure::Failure,
     list,
-    logic::{contiguity::Contiguity, request::Target},
+    logic::{contiguity::Contiguity, pte::Access, request::Target},
     stats::{Stat, StatGuard},
     sys::{fs::import::Revoked, mm::gup::PinnedRuns, task::work},
     trace::{Details, Timed, Tracepoint},
@@ -86,7 +86,8 @@ impl Buffer {
             live,
             place: kit.place,
         };
-        let (device_addr, _) = this.map_held(&holding, tenant, target, this.life.write, how)?;
+        let access = Access::all(this.life.write);
+        let (device_addr, _) = this.map_held(&holding, tenant, target, access, how)?;
         drop(holding);
         if live {
             this.check_told();

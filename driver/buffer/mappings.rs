@@ -119,7 +119,8 @@ impl Buffer {
         write: bool,
     ) -> Result<u64, Failure> {
         let holding = self.backing.lock();
-        let (device_addr, _) = self.map_held(&holding, tenant, target, write, How::PUBLISHED)?;
+        let access = Access::all(write);
+        let (device_addr, _) = self.map_held(&holding, tenant, target, access, How::PUBLISHED)?;
         Ok(device_addr)
     }
 
@@ -129,14 +130,14 @@ impl Buffer {
         &self,
         tenant: Tenant<'_>,
         target: Target,
-        write: bool,
+        access: Access,
     ) -> Result<(u64, u64), Failure> {
         let how = How {
             published: false,
             ..How::PUBLISHED
         };
         let holding = self.backing.lock();
-        self.map_held(&holding, tenant, target, write, how)
+        self.map_held(&holding, tenant, target, access, how)
     }
 
     /// Maps the pages for `tenant`. `holding` is locked until the mapping is in the list, or
@@ -147,7 +148,7 @@ impl Buffer {
         holding: &Holding,
         tenant: Tenant<'_>,
         target: Target,
-        write: bool,
+        access: Access,
         how: How,
     ) -> Result<(u64, u64), Failure> {
         // Whoever takes the memory back waits for `holding`, but not for a call that is about to
@@ -159,7 +160,6 @@ impl Buffer {
             .as_ref()
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
-        let access = Access::all(write);
         let wanted = || {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()

@@ -9,7 +9,7 @@ use crate::{
     claim::Claim,
     context::{Context, SharedBuffers},
     failure::Failure,
-    logic::request,
+    logic::{pte::Access, request},
     uapi::{self, pinmap_fail, pinmap_map, pinmap_unmap},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -26,20 +26,25 @@ impl Request for pinmap_map {
         )
         .map_err(errno)?;
         let buffer = context.find(self.handle)?;
-        if plan.write && !buffer.writable() {
+        if plan.access.is_write() && !buffer.writable() {
             return Err(EACCES.into());
+        }
+        if plan.access == Access::Fetch {
+            // Other devices fetch no instructions.
+            context.device().gpu()?;
         }
         let target = plan.target(buffer.span()).map_err(errno)?;
         buffer.check_usable()?;
         let claim = Claim::new(context)?;
         let (device_addr, id) =
-            buffer.map_unpublished(context.tenant(self.handle), target, plan.write)?;
+            buffer.map_unpublished(context.tenant(self.handle), target, plan.access)?;
         self.device_addr = device_addr;
         let mut fresh = FreshMapping::new(&buffer, id);
         // The first mapping of a portable allocation shares it. Portable registrations were shared
         // when they were registered.
         if buffer.is_portable() && !buffer.is_user_memory() && buffer.is_home(context.events()) {
-            if let Some(guests) = SharedBuffers::share(context, &buffer, target, plan.write)? {
+            let write = plan.access.is_write();
+            if let Some(guests) = SharedBuffers::share(context, &buffer, target, write)? {
                 fresh.shared(context, guests);
             }
         }

@@ -252,18 +252,18 @@ claims! {
     }
 
     fn map_answers_in_order() {
-        let (flags, reserved, at) = (any_u32(8), any_u32(2), any());
+        let (flags, reserved, at) = (any_u32(16), any_u32(2), any());
         let (bits, valid_bits) = any_bits();
         let fixed = flags & uapi::PINMAP_MAP_FIXED != 0;
         let wanted = verdict(
-            flags >= 4 || reserved != 0,
+            flags >= 8 || reserved != 0,
             false,
-            !valid_bits || if fixed { at % PAGE_SIZE != 0 } else { at != 0 },
+            !valid_bits || flags & 5 == 5 || if fixed { at % PAGE_SIZE != 0 } else { at != 0 },
         );
         let got = request::map(flags, reserved, at, bits);
         assert!(got.map(|_| ()) == wanted);
         let (plan, buffer) = (got.ok()?, any_span()?);
-        assert!(plan.write == (flags & uapi::PINMAP_MAP_WRITE != 0));
+        assert!(plan.access == if flags & 4 != 0 { Access::Fetch } else { Access::all(flags & 1 != 0) });
         let target = plan.target(buffer);
         if fixed && overflows(at, buffer.length()) {
             assert!(target == Err(Refusal::Overflow));

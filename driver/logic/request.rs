@@ -2,13 +2,13 @@
 //! Raw arguments of REGISTER and MAP, checked in the order that the ABI promises: unsupported,
 //! overflow, invalid.
 
-use super::{is_page_aligned, place::Placement, span::Span, Refusal, PAGE_SHIFT};
+use super::{is_page_aligned, place::Placement, pte::Access, span::Span, Refusal, PAGE_SHIFT};
 use crate::uapi::{
     PINMAP_ALLOC_NODE, PINMAP_ALLOC_P2PDMA, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM,
-    PINMAP_ALLOC_WRITE_COMBINED, PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED,
-    PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP,
-    PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE,
-    PINMAP_SYNC_NO_SNOOP,
+    PINMAP_ALLOC_WRITE_COMBINED, PINMAP_MAP_EXECUTE, PINMAP_MAP_FIXED, PINMAP_MAP_WRITE,
+    PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE,
+    PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU,
+    PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
 };
 
 pub mod managed;
@@ -21,7 +21,7 @@ const REGISTER_FLAGS: u32 = PINMAP_REGISTER_WRITE
     | PINMAP_REGISTER_PORTABLE
     | PINMAP_REGISTER_INTERRUPTIBLE;
 /// The flags that MAP knows.
-const MAP_FLAGS: u32 = PINMAP_MAP_WRITE | PINMAP_MAP_FIXED;
+const MAP_FLAGS: u32 = PINMAP_MAP_WRITE | PINMAP_MAP_FIXED | PINMAP_MAP_EXECUTE;
 /// The flags that ALLOC knows.
 const ALLOC_FLAGS: u32 = PINMAP_ALLOC_VRAM
     | PINMAP_ALLOC_WRITE_COMBINED
@@ -58,8 +58,8 @@ pub struct RegisterPlan {
 /// Checked arguments of MAP, except for those that depend on the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapPlan {
-    /// Whether the device may write.
-    pub write: bool,
+    /// Access that the device may have.
+    pub access: Access,
     /// Demanded address, if there is one.
     pub fixed: Option<u64>,
     /// Address bits that the device can drive.
@@ -184,8 +184,16 @@ pub fn map(
     }
     let address_bits = check_bits(address_bits)?;
     let fixed = check_fixed(flags & PINMAP_MAP_FIXED != 0, device_address)?;
+    let access = match (
+        flags & PINMAP_MAP_EXECUTE != 0,
+        flags & PINMAP_MAP_WRITE != 0,
+    ) {
+        (true, true) => return Err(Refusal::Invalid),
+        (true, false) => Access::Fetch,
+        (false, write) => Access::all(write),
+    };
     Ok(MapPlan {
-        write: flags & PINMAP_MAP_WRITE != 0,
+        access,
         fixed,
         address_bits,
     })

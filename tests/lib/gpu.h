@@ -28,6 +28,7 @@ enum gpu_kernel {
 	GPU_SUM_F32 = 5,
 	GPU_SPIN = 9,
 	GPU_ATOMIC_ADD_U64 = 10,
+	GPU_PROGRAM = 11,
 };
 
 enum gpu_code {
@@ -81,7 +82,9 @@ enum gpu_register {
 	GPU_NO_ACK = 0xa030,
 	GPU_POST_NS = 0xa038,
 	GPU_HOLD = 0xa040,
+	GPU_UNBINDS = 0x8038,
 	GPU_INVALIDATES = 0x8040,
+	GPU_FAULTS = 0x8048,
 	GPU_DOORBELL_WRITES = 0x8050,
 	GPU_IGNORED_DOORBELLS = 0x8058,
 	GPU_BAD_ACCESSES = 0x8060,

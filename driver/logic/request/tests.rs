@@ -115,22 +115,27 @@ fn register_says_where() {
 
 #[test]
 fn map_edges() {
-    assert_eq!(map(4, 0, 0, 0), Err(Refusal::Unsupported));
+    assert_eq!(map(8, 0, 0, 0), Err(Refusal::Unsupported));
+    assert_eq!(map(MAP_FLAGS, 0, 0x1000, 40), Err(Refusal::Invalid));
     assert_eq!(map(0, 1, 0, 0), Err(Refusal::Unsupported));
     assert_eq!(map(0, 0, 0x1000, 0), Err(Refusal::Invalid));
     assert_eq!(map(PINMAP_MAP_FIXED, 0, 0x1001, 0), Err(Refusal::Invalid));
     assert_eq!(
-        map(MAP_FLAGS, 0, 0x1000, 40),
+        map(PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, 0, 0x1000, 40),
         Ok(MapPlan {
-            write: true,
+            access: Access::Atomic,
             fixed: Some(0x1000),
             address_bits: 40
         })
     );
     assert_eq!(
+        map(PINMAP_MAP_EXECUTE, 0, 0, 0).map(|plan| plan.access),
+        Ok(Access::Fetch)
+    );
+    assert_eq!(
         map(0, 0, 0, 0),
         Ok(MapPlan {
-            write: false,
+            access: Access::Read,
             fixed: None,
             address_bits: 64
         })
@@ -280,7 +285,7 @@ fn sync_edges() {
 fn map_says_where() {
     let buffer = Span::new(0x5000, 0x2000).unwrap();
     let plan = |fixed| MapPlan {
-        write: false,
+        access: Access::Read,
         fixed,
         address_bits: 48,
     };

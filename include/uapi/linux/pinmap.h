@@ -1505,10 +1505,14 @@ struct pinmap_query {
  * @PINMAP_MAP_WRITE: the device may write; the buffer must have been
  *                    registered with %PINMAP_REGISTER_WRITE (``EACCES``)
  * @PINMAP_MAP_FIXED: map at exactly @device_addr or fail
+ * @PINMAP_MAP_EXECUTE: a paged device may fetch instructions of programs from
+ *                      there. Other devices have none (``EOPNOTSUPP``). Not
+ *                      with %PINMAP_MAP_WRITE (``EINVAL``)
  */
 enum pinmap_map_flags {
 	PINMAP_MAP_WRITE = 1 << 0,
 	PINMAP_MAP_FIXED = 1 << 1,
+	PINMAP_MAP_EXECUTE = 1 << 2,
 };
 
 /**

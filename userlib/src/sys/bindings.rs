@@ -902,6 +902,7 @@ const _: () = {
 };
 pub const PINMAP_MAP_WRITE: pinmap_map_flags = 1;
 pub const PINMAP_MAP_FIXED: pinmap_map_flags = 2;
+pub const PINMAP_MAP_EXECUTE: pinmap_map_flags = 4;
 pub type pinmap_map_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

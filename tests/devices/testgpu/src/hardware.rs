@@ -189,10 +189,10 @@ impl Hardware {
         &self,
         (host, address): (bool, u64),
         bytes: usize,
-        change: impl FnOnce(u64) -> Option<u64> + Copy,
+        change: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64, Reason> {
         if !host {
-            let before = self.vram.update(address, bytes, |before| change(before));
+            let before = self.vram.update(address, bytes, change);
             return before.ok_or(Reason::VramRange);
         }
         let _alone = self.host_atomics();

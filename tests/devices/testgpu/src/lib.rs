@@ -6,8 +6,8 @@
 //! * [`port`] gives an engine access to memory: through the [`mmu`], which uses [`tlb`] and
 //!   [`pagetable`], and over a [`link`] at the pace of [`pacer`].
 //! * [`paging`] is the engine that copies for the driver, without the MMU.
-//! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them; [`program`] those that
-//!   are programs.
+//! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them.
+//! * [`program`] executes programs of RISC-V instructions.
 //!
 //! The crate `vfio-user-device` presents it to QEMU, as a PCI function.
 

@@ -226,7 +226,7 @@ impl<'a> Port<'a> {
         &mut self,
         va: u64,
         bytes: usize,
-        change: impl FnOnce(u64) -> Option<u64> + Copy,
+        change: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64, Stop> {
         let hardware = self.hardware;
         self.pacer.check()?;

@@ -294,7 +294,7 @@ constants! {
     REPORT_BLOCKS = 0x30,
 }
 
-/// What the VA of a descriptor is a multiple of, and its size.
+/// Size of a descriptor in bytes, which its VA is a multiple of.
 pub const PROGRAM_SIZE: u64 = 256;
 /// Size of BAR 0 in bytes.
 pub const BAR0_SIZE: u64 = 64 << 10;

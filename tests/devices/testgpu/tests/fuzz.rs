@@ -5,6 +5,8 @@
 mod packet;
 #[path = "../fuzz/pagetable.rs"]
 mod pagetable;
+#[path = "../fuzz/program.rs"]
+mod program;
 
 const ROUNDS: usize = 20_000;
 
@@ -42,4 +44,9 @@ fn packets() {
 #[test]
 fn page_tables() {
     inputs(pagetable::run);
+}
+
+#[test]
+fn programs() {
+    inputs(program::run);
 }

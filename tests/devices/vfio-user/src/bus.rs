@@ -30,7 +30,7 @@ pub enum Side<'a> {
     Device(&'a Mapping, u64),
 }
 
-/// What the host has mapped, which does not change as long as this exists.
+/// Guard of what the host has mapped, which does not change meanwhile.
 #[derive(Debug)]
 pub struct Held<'a> {
     /// Number of times that something was unmapped.

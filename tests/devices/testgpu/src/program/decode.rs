@@ -6,7 +6,7 @@
     deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)
 )]
 
-/// What an instruction does. Names are the manual's of RISC-V; `I`: with an immediate operand.
+/// Operation of an instruction. Names are the manual's of RISC-V; `I`: with an immediate operand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -105,7 +105,7 @@ pub enum Kind {
 /// A decoded instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Op {
-    /// What it does.
+    /// Operation.
     pub kind: Kind,
     /// Register for the result: 32 instead of x0, whose value nobody reads.
     pub rd: u8,
@@ -130,7 +130,7 @@ fn bits(word: u32, high: u32, low: u32) -> u32 {
     word.wrapping_shr(low) & mask
 }
 
-/// The same, signed; `high` is the sign.
+/// Bits `high..=low`, of which `high` is the sign.
 fn signed(word: u32, high: u32, low: u32) -> i32 {
     let up = 31_u32.wrapping_sub(high);
     (word.wrapping_shl(up) as i32).wrapping_shr(up.wrapping_add(low))

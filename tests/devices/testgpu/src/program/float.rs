@@ -386,8 +386,8 @@ impl<const F: u32, const E: u32> Format<F, E> {
         extend(value)
     }
 
-    /// Converts an integer.
-    pub(super) fn from_integer(self, value: i128, round: Round, flags: &mut u32) -> u64 {
+    /// Converts an integer to this format.
+    pub(super) fn integer(self, value: i128, round: Round, flags: &mut u32) -> u64 {
         let number = normalize(127, value.unsigned_abs());
         Self::pack(value < 0, number, round, flags)
     }

@@ -72,7 +72,7 @@ macro_rules! arithmetic {
             pub(in super::super) fn add(a: u64, b: u64, round: Round, status: &mut Status) -> u64 {
                 let (x, y) = (float(a), float(b));
                 let sum = x + y;
-                if !is_quick(round, sum) || !(x.abs() < <$float>::from_bits($high)) {
+                if !is_quick(round, sum) || x.abs() >= <$float>::from_bits($high) {
                     return $format.add(a, b, round, &mut status.flags);
                 }
                 if !status.is_inexact() {
@@ -218,7 +218,7 @@ macro_rules! float_op {
                     let kind = INTEGERS[usize::from(op.rs2 & 3)];
                     return Some(Result::Integer($format.to_integer(a, kind, round?, flags)));
                 }
-                0x68 => $format.from_integer(integer(op.rs2, x1), round?, flags),
+                0x68 => $format.integer(integer(op.rs2, x1), round?, flags),
                 0x70 if op.imm == 1 => return Some(Result::Integer($format.class(a))),
                 0x70 => return Some(Result::Integer(moved(raw, op.third & 1 != 0))),
                 _ => x1 & ($sign | ($sign - 1)),

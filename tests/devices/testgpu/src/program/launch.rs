@@ -36,7 +36,7 @@ pub struct Held {
     pub(super) save: u64,
 }
 
-/// What a slot of the compute engine has for programs.
+/// Parts of a slot of the compute engine that only programs use.
 #[derive(Debug)]
 pub struct Units {
     pages: Pages,

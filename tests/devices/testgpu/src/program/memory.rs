@@ -36,7 +36,7 @@ pub(super) trait Data {
         &mut self,
         va: u64,
         bytes: usize,
-        change: impl FnOnce(u64) -> Option<u64> + Copy,
+        change: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64, Miss>;
 }
 
@@ -78,7 +78,7 @@ impl Entry {
 /// The slot's TLB, for the data of one launch.
 pub(super) struct Pages {
     entries: Box<[Entry; ENTRIES]>,
-    /// Those that are not empty.
+    /// Places of entries that are not empty.
     used: Vec<usize>,
     mmu: u64,
     bus: u64,
@@ -195,7 +195,7 @@ impl Data for Direct<'_> {
         &mut self,
         va: u64,
         bytes: usize,
-        change: impl FnOnce(u64) -> Option<u64> + Copy,
+        change: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64, Miss> {
         let (number, index) = place(va);
         let entry = &self.pages.entries[index];
@@ -208,7 +208,7 @@ impl Data for Direct<'_> {
         }
         let at = va % regs::PAGE;
         if entry.host() == 0 {
-            let before = page.update(at, bytes, |before| change(before));
+            let before = page.update(at, bytes, change);
             return before.ok_or(Miss { va, access });
         }
         // A read and a write on the bus.
@@ -271,7 +271,7 @@ impl Data for Single<'_, '_> {
         &mut self,
         va: u64,
         bytes: usize,
-        change: impl FnOnce(u64) -> Option<u64> + Copy,
+        change: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64, Miss> {
         let result = self.port.update(va, bytes, change);
         self.note(va, Access::Atomic, result)
@@ -357,7 +357,7 @@ impl Code {
         self.old.append(&mut self.pages);
     }
 
-    /// The same, if they may be old.
+    /// Has all pages read again if they may be old.
     pub(super) fn renew(&mut self, mmu: u64) {
         if self.mmu != mmu {
             self.renew_all();

@@ -11,7 +11,7 @@ use std::sync::atomic::{fence, Ordering};
 
 const INSTRET: u32 = regs::CSR_INSTRET as u32;
 
-/// What a thread does.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Not begun.
@@ -22,7 +22,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// What LR has read, if nothing else came in between.
+/// Value that LR has read, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reservation {
     pub(super) va: u64,
@@ -63,7 +63,7 @@ impl Default for Thread {
 /// execute, or at the next one if that was all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
-    /// It has executed as many as it should.
+    /// The thread has executed as many as it should.
     Enough,
     /// PAUSE was executed.
     Pause,
@@ -113,7 +113,7 @@ fn remainder(a: i64, b: i64) -> i64 {
     }
 }
 
-/// What an AMO stores.
+/// Returns the number that an AMO stores.
 fn combine(kind: u8, bytes: usize, before: u64, operand: u64) -> u64 {
     let (before, operand) = match bytes {
         8 => (before, operand),
@@ -217,9 +217,9 @@ impl Thread {
                 };
             }
             macro_rules! load {
-                ($bytes:literal, $type:ty) => {{
+                ($bytes:literal, $narrow:ty, $type:ty) => {{
                     let value = check!(data.load::<$bytes>(x1!().wrapping_add(immediate)));
-                    set!((value as $type) as i64 as u64)
+                    set!(<$type>::from(value as $narrow) as u64)
                 }};
             }
             macro_rules! store {
@@ -280,13 +280,13 @@ impl Thread {
                 Kind::Bge => branch!((x1!() as i64) >= (x2!() as i64)),
                 Kind::Bltu => branch!(x1!() < x2!()),
                 Kind::Bgeu => branch!(x1!() >= x2!()),
-                Kind::Lb => load!(1, i8),
-                Kind::Lh => load!(2, i16),
-                Kind::Lw => load!(4, i32),
-                Kind::Ld => load!(8, u64),
-                Kind::Lbu => load!(1, u64),
-                Kind::Lhu => load!(2, u64),
-                Kind::Lwu => load!(4, u64),
+                Kind::Lb => load!(1, i8, i64),
+                Kind::Lh => load!(2, i16, i64),
+                Kind::Lw => load!(4, i32, i64),
+                Kind::Ld => load!(8, u64, u64),
+                Kind::Lbu => load!(1, u64, u64),
+                Kind::Lhu => load!(2, u64, u64),
+                Kind::Lwu => load!(4, u64, u64),
                 Kind::Sb => store!(1, x2!()),
                 Kind::Sh => store!(2, x2!()),
                 Kind::Sw => store!(4, x2!()),

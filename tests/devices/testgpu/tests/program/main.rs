@@ -4,6 +4,7 @@
 mod against;
 mod compiled;
 mod faults;
+mod garbage;
 mod image;
 mod launch;
 mod random;

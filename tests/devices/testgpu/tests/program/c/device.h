@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the tests' programs need of the device. */
+/* The device, as programs of the tests see it. */
 #define CSR(number) \
 	({ \
 		unsigned long value_; \
