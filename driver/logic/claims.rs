@@ -263,7 +263,7 @@ claims! {
         let got = request::map(flags, reserved, at, bits);
         assert!(got.map(|_| ()) == wanted);
         let (plan, buffer) = (got.ok()?, any_span()?);
-        assert!(plan.access == if flags & 4 != 0 { Access::Fetch } else { Access::all(flags & 1 != 0) });
+        assert!(plan.access == match flags & 5 { 4 => Access::Fetch, w => Access::all(w == 1) });
         let target = plan.target(buffer);
         if fixed && overflows(at, buffer.length()) {
             assert!(target == Err(Refusal::Overflow));

@@ -2,6 +2,8 @@
 //! Compares the results of random programs with those of QEMU's `qemu-riscv64`, instruction by
 //! instruction: those of fixed seeds by checksums that it gave, others by running it.
 
+#![allow(clippy::precedence)]
+
 use crate::image::{scratch, Image, CODE};
 use crate::launch::{Launch, FREE};
 use crate::random::{table, Program, Random, TABLE};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that stop: at a fault, for good, or because they are stopped.
 
+#![allow(clippy::precedence)]
+
 use crate::image::{Image, CODE, CODE_VRAM};
 use crate::launch::{report, word, Launch, DESCRIPTOR, FREE, SAVE, STACKS};
 use crate::rig::{Queue, Rig, DATA, HOST, RW};

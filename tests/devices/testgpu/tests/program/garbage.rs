@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whatever is executed, the device stays whole: the next launch works.
 
+#![allow(clippy::precedence)]
+
 use crate::image::{Image, CODE};
 use crate::launch::{Launch, FREE};
 use crate::random::Random;

@@ -4,6 +4,8 @@
 //!
 //! x28 to x31 are the program's own: where it returns, something passing, the data, the results.
 
+#![allow(clippy::precedence)]
+
 /// Bytes of values before the address in a0. Of scratch memory there are as many behind it.
 pub(crate) const TABLE: usize = 2048;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads and blocks: where they are, what they share, in which order they run, what they print.
 
+#![allow(clippy::precedence)]
+
 use crate::image::Image;
 use crate::launch::{messages, report, word, Launch, FREE, RING, RING_BYTES};
 use crate::rig::{Queue, Rig, DATA, HOST, RW};
