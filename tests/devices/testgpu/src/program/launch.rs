@@ -123,15 +123,17 @@ impl Held {
     /// Ends a round, after which every thread had its turn: opens the barrier if all are there, and
     /// ends the block if none is left.
     fn end_round(&mut self) {
-        let is_active = |thread: &Thread| matches!(thread.phase, Phase::New | Phase::Running);
-        if self.threads.iter().any(is_active) {
-            return;
-        }
         let mut is_over = true;
-        for thread in &mut self.threads {
+        for thread in &self.threads {
+            match thread.phase {
+                Phase::New | Phase::Running => return,
+                Phase::Waiting => is_over = false,
+                Phase::Ended => {}
+            }
+        }
+        for thread in self.threads.iter_mut().filter(|_| !is_over) {
             if thread.phase == Phase::Waiting {
                 thread.phase = Phase::Running;
-                is_over = false;
             }
         }
         if is_over {
@@ -459,11 +461,9 @@ impl Csrs for NoCsrs {
 
 /// Begins a thread.
 fn begin(thread: &mut Thread, descriptor: &Descriptor, number: usize, arguments: &[u8]) {
-    *thread = Thread {
-        pc: descriptor.entry,
-        phase: Phase::Running,
-        ..Thread::default()
-    };
+    thread.clear();
+    thread.pc = descriptor.entry;
+    thread.phase = Phase::Running;
     thread.x[1] = RETURN;
     thread.x[2] = descriptor.stack(number as u64);
     thread.x[3] = descriptor.gp;

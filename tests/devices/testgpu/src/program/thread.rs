@@ -135,6 +135,16 @@ fn combine(kind: u8, bytes: usize, before: u64, operand: u64) -> u64 {
 }
 
 impl Thread {
+    /// Makes it one that has not begun.
+    pub(super) fn clear(&mut self) {
+        self.x[..32].fill(0);
+        self.f.fill(0);
+        self.status = Status::default();
+        self.executed = 0;
+        self.reservation = Reservation::default();
+        self.phase = Phase::New;
+    }
+
     /// Executes instructions, at most `left`, which counts down.
     pub(super) fn run<D: Data>(
         &mut self,
