@@ -207,7 +207,7 @@ const struct command commands[NR_COMMANDS] = {
 		.fill = fill_release_buffers),
 	COMMAND("release", PINMAP_RELEASE, pinmap_release, .fill = fill_release),
 	COMMAND("query", PINMAP_QUERY, pinmap_query, .writes_back = true, .fill = fill_query),
-	COMMAND("map", PINMAP_MAP, pinmap_map, .flags = 3, RESERVED(pinmap_map),
+	COMMAND("map", PINMAP_MAP, pinmap_map, .flags = 7, RESERVED(pinmap_map),
 		.writes_back = true, .fill = fill_map),
 	COMMAND("unmap", PINMAP_UNMAP, pinmap_unmap, .fill = fill_unmap),
 	COMMAND("set_eventfd", PINMAP_SET_EVENTFD, pinmap_set_eventfd,

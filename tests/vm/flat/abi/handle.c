@@ -168,6 +168,7 @@ TEST(map_arguments)
 	int result;
 
 	CHECK_ERR(EACCES, try_map(fd, read_only.handle, PINMAP_MAP_WRITE, &address, &fail));
+	CHECK_ERR(EOPNOTSUPP, try_map(fd, read_only.handle, PINMAP_MAP_EXECUTE, &address, &fail));
 	address = 0x20000800;
 	CHECK_ERR(EINVAL, try_map(fd, read_only.handle, PINMAP_MAP_FIXED, &address, &fail));
 	address = 0x20000000;
