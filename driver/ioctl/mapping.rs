@@ -29,9 +29,8 @@ impl Request for pinmap_map {
         if plan.access.is_write() && !buffer.writable() {
             return Err(EACCES.into());
         }
-        if plan.access == Access::Fetch {
-            // Other devices fetch no instructions.
-            context.device().gpu()?;
+        if plan.access == Access::Fetch && context.device().flat().is_ok() {
+            return Err(EOPNOTSUPP.into());
         }
         let target = plan.target(buffer.span()).map_err(errno)?;
         buffer.check_usable()?;

@@ -64,6 +64,7 @@ enum { GPU_PAGING_ENGINE = 6 };
 
 /* Registers that tests read and write behind the driver's back. */
 enum gpu_register {
+	GPU_FEATURES = 0x0010,
 	GPU_RESET = 0x0100,
 	GPU_VRAM_SIZE = 0x0018,
 	GPU_TIME = 0x0078,
