@@ -195,7 +195,10 @@ impl Hardware {
             let before = self.vram.update(address, bytes, change);
             return before.ok_or(Reason::VramRange);
         }
-        let _alone = self.host_atomics();
+        let _alone = self
+            .host_atomics
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut word = [0; 8];
         if bytes == 8 {
             word = self.load(true, address)?.to_le_bytes();
@@ -211,11 +214,10 @@ impl Hardware {
         Ok(before)
     }
 
-    /// Makes the caller's atomic access to host memory the only one.
-    pub fn host_atomics(&self) -> MutexGuard<'_, ()> {
-        self.host_atomics
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Makes the caller's atomic access to host memory the only one, unless there is another one
+    /// now.
+    pub fn try_host_atomics(&self) -> Option<MutexGuard<'_, ()>> {
+        self.host_atomics.try_lock().ok()
     }
 
     /// Returns the page of 4096 bytes at an address, for direct accesses, and the generation of the

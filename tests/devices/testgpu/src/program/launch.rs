@@ -241,6 +241,11 @@ impl Launch<'_> {
         let mut left = SESSION;
         let state = &mut *self.state;
         while state.done < self.descriptor.count {
+            if left == 0 {
+                return Pause::Enough;
+            }
+            // Threads that do nothing take time, too.
+            left -= 1;
             let block = self.descriptor.first + state.done;
             let thread = &mut state.threads[state.current];
             match thread.phase {
@@ -254,9 +259,6 @@ impl Launch<'_> {
                     continue;
                 }
             }
-            if left == 0 {
-                return Pause::Enough;
-            }
             let place = Place {
                 descriptor: self.descriptor,
                 port,
@@ -264,11 +266,11 @@ impl Launch<'_> {
                 block,
                 instructions: state.instructions,
             };
-            let budget = state.turn.min(left);
+            let budget = state.turn.min(left + 1);
             let mut rest = budget;
             let exit = thread.run(code, &mut data, &place, &mut rest);
             let executed = budget - rest;
-            left -= executed;
+            left = left.saturating_sub(executed);
             state.turn -= executed;
             state.instructions += u64::from(executed);
             let is_over = match exit {

@@ -15,6 +15,8 @@ use vfio_user_device::Page;
 const ENTRIES: usize = 4096;
 /// Pages of instructions that are kept after a launch for the next one; about so many.
 const MOST_OLD: usize = 64;
+/// How often the lock for atomic accesses is tried before the gates are let go.
+const LOCK_TRIES: u32 = 1000;
 /// Instructions begin at multiples of 2.
 const PLACES: usize = regs::PAGE as usize / 2;
 
@@ -203,16 +205,21 @@ impl Data for Direct<'_> {
         let Some(page) = entry.get(number, ATOMIC) else {
             return Err(Miss { va, access });
         };
-        for moved in &mut self.pages.moved[entry.host()] {
-            *moved += bytes as u64;
-        }
         let at = va % regs::PAGE;
-        if entry.host() == 0 {
+        let host = entry.host();
+        let moved = &mut self.pages.moved[host];
+        if host == 0 {
+            *moved = moved.map(|count| count + bytes as u64);
             let before = page.update(at, bytes, change);
             return before.ok_or(Miss { va, access });
         }
-        // A read and a write on the bus.
-        let _alone = self.hardware.host_atomics();
+        // A read and a write on the bus. Who has the lock may wait for the gate that is held here.
+        let mut tries = 0..LOCK_TRIES;
+        let locked = tries.find_map(|_| self.hardware.try_host_atomics());
+        let Some(_alone) = locked else {
+            return Err(Miss { va, access });
+        };
+        *moved = moved.map(|count| count + bytes as u64);
         let before = match bytes {
             8 => page.load::<8>(at),
             _ => page.load::<4>(at),

@@ -376,6 +376,14 @@ fn a_program_that_does_not_end_is_ended() {
     let packet = launch.packet(&rig);
     assert_eq!(rig.stop(&mut queue, &[&packet]).0, regs::TIMEOUT);
     assert_eq!(report(&rig)[0], regs::TIMEOUT);
+    // Nor one whose threads end at once, but there are many.
+    let mut ends = Launch::new(!0xfff, 1, 1024);
+    ends.shape([1 << 31, 2, 1], [1024, 1, 1]);
+    ends.set(regs::PROGRAM_COUNT, 1 << 32);
+    let mut queue = rig.queue(5, regs::CLASS_COMPUTE);
+    let ends = ends.packet(&rig);
+    assert_eq!(rig.stop(&mut queue, &[&ends]).0, regs::TIMEOUT);
+    let packet = launch.packet(&rig);
     rig.w(regs::MAX_RUN_NS, 60_000_000_000);
     let mut queue = rig.queue(2, regs::CLASS_COMPUTE);
     rig.submit(&mut queue, &[&packet]);
