@@ -116,7 +116,10 @@ impl Held {
     /// Gives the turn to the next thread. Returns whether that is the first one again.
     fn next(&mut self) -> bool {
         self.turn = TURN;
-        self.current = (self.current + 1) % self.threads.len();
+        self.current += 1;
+        if self.current == self.threads.len() {
+            self.current = 0;
+        }
         self.current == 0
     }
 

@@ -47,6 +47,18 @@ fn speed() {
     let matmul = Launch::new(image.symbol("matmul"), 64, 256);
     let matmul = matmul.integers(&[128, x, y, y + (1 << 20)]);
     measure(&rig, &mut queue, "matmul", &matmul);
+    let mut other = rig.queue(2, regs::CLASS_COMPUTE);
+    let packet = matmul.packet(&rig);
+    let begin = Instant::now();
+    for _ in 0..10 {
+        rig.submit(&mut queue, &[&packet]);
+        rig.submit(&mut other, &[&packet]);
+    }
+    rig.wait_idle(&queue);
+    rig.wait_idle(&other);
+    let executed = 20.0 * report(&rig)[5] as f64;
+    let rate = executed / begin.elapsed().as_secs_f64() / 1e6;
+    println!("matmul in two slots: {rate:.0} million instructions a second in all");
     for page in 0..1 {
         let at = page * regs::PAGE;
         rig.map(1, 0x6000_0000 + at, RW | regs::PTE_ATOMIC | (9 << 20));
