@@ -43,7 +43,7 @@ impl Status {
 
 /// Makes the functions for a type: its sizes `$low..=$high` are far from all limits.
 macro_rules! arithmetic {
-    ($module:ident, $float:ty, $bits:ty, $format:ident, $low:expr, $high:expr) => {
+    ($module:ident, $float:ty, $bits:ty, $format:ident, $low:expr, $high:expr, $is_exact:expr) => {
         /// Operations on numbers of this type.
         pub(super) mod $module {
             use super::{$format, Round, Status, NX};
@@ -111,9 +111,15 @@ macro_rules! arithmetic {
                 round: Round,
                 status: &mut Status,
             ) -> u64 {
-                if status.is_inexact() {
-                    let result = float(a).mul_add(float(b), float(c));
-                    if is_quick(round, result) {
+                let [x, y, z] = [a, b, c].map(float);
+                let result = x.mul_add(y, z);
+                if is_quick(round, result) {
+                    let is_exact: Option<bool> = match status.is_inexact() {
+                        true => Some(true),
+                        false => $is_exact(x, y, z, result),
+                    };
+                    if let Some(is_exact) = is_exact {
+                        status.flags |= if is_exact { 0 } else { NX };
                         return result.to_bits().into();
                     }
                 }
@@ -141,14 +147,32 @@ macro_rules! arithmetic {
     };
 }
 
-arithmetic!(single, f32, u32, SINGLE, 0x1000_0000, 0x7000_0000);
+/// Returns whether x × y + z is exact, as an f64 tells, which holds the product.
+fn is_exact(x: f32, y: f32, z: f32, result: f32) -> Option<bool> {
+    let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
+    let sum = product + z;
+    let part = sum - product;
+    let rest = (product - (sum - part)) + (z - part);
+    Some(rest == 0.0 && f64::from(result) == sum)
+}
+
+arithmetic!(
+    single,
+    f32,
+    u32,
+    SINGLE,
+    0x1000_0000,
+    0x7000_0000,
+    super::is_exact
+);
 arithmetic!(
     double,
     f64,
     u64,
     DOUBLE,
     0x1000_0000_0000_0000,
-    0x7000_0000_0000_0000
+    0x7000_0000_0000_0000,
+    |_, _, _, _| None
 );
 
 /// Where a result goes.

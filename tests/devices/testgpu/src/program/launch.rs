@@ -25,7 +25,13 @@ const HELD: u64 = 1;
 /// State of a launch that stopped and can go on.
 #[derive(Clone, Debug)]
 pub struct Held {
+    /// State of each thread of the block.
+    pub(super) phases: Vec<Phase>,
+    /// Where the registers of those are that run or wait.
+    pub(super) places: Vec<usize>,
     pub(super) threads: Vec<Thread>,
+    /// Places that are free; the one that was used last, which is near, is taken first.
+    pub(super) free: Vec<usize>,
     /// Blocks that are done.
     pub(super) done: u64,
     /// The thread whose turn it is, and how many instructions it has left.
@@ -97,7 +103,10 @@ pub fn run(
 impl Held {
     fn new(descriptor: &Descriptor) -> Self {
         Self {
-            threads: vec![Thread::default(); descriptor.threads() as usize],
+            phases: vec![Phase::New; descriptor.threads() as usize],
+            places: vec![0; descriptor.threads() as usize],
+            threads: Vec::new(),
+            free: Vec::new(),
             done: 0,
             current: 0,
             turn: TURN,
@@ -108,16 +117,47 @@ impl Held {
 
     /// Whether this can be the state of a launch.
     pub(super) fn is_of(&self, descriptor: &Descriptor) -> bool {
-        self.threads.len() as u64 == descriptor.threads()
-            && self.current < self.threads.len()
+        self.phases.len() as u64 == descriptor.threads()
+            && self.current < self.phases.len()
             && self.done <= descriptor.count
+    }
+
+    /// The thread whose turn it is, which runs.
+    fn thread(&mut self) -> &mut Thread {
+        &mut self.threads[self.places[self.current]]
+    }
+
+    /// Begins the thread whose turn it is.
+    fn begin(&mut self, descriptor: &Descriptor, arguments: &[u8]) {
+        self.phases[self.current] = Phase::Running;
+        self.places[self.current] = self.free.pop().unwrap_or_else(|| {
+            self.threads.push(Thread::default());
+            self.threads.len() - 1
+        });
+        let sp = descriptor.stack(self.current as u64);
+        let thread = self.thread();
+        thread.clear();
+        thread.pc = descriptor.entry;
+        thread.x[1] = RETURN;
+        thread.x[2] = sp;
+        thread.x[3] = descriptor.gp;
+        let (x, f) = (thread.x[10..18].iter_mut(), thread.f[10..18].iter_mut());
+        for (register, bytes) in x.chain(f).zip(arguments.chunks_exact(8)) {
+            *register = bytes.try_into().map_or(0, u64::from_le_bytes);
+        }
+    }
+
+    /// Ends it.
+    fn end(&mut self) {
+        self.phases[self.current] = Phase::Ended;
+        self.free.push(self.places[self.current]);
     }
 
     /// Gives the turn to the next thread. Returns whether that is the first one again.
     fn next(&mut self) -> bool {
         self.turn = TURN;
         self.current += 1;
-        if self.current == self.threads.len() {
+        if self.current == self.phases.len() {
             self.current = 0;
         }
         self.current == 0
@@ -127,23 +167,21 @@ impl Held {
     /// ends the block if none is left.
     fn end_round(&mut self) {
         let mut is_over = true;
-        for thread in &self.threads {
-            match thread.phase {
+        for phase in &self.phases {
+            match phase {
                 Phase::New | Phase::Running => return,
                 Phase::Waiting => is_over = false,
                 Phase::Ended => {}
             }
         }
-        for thread in self.threads.iter_mut().filter(|_| !is_over) {
-            if thread.phase == Phase::Waiting {
-                thread.phase = Phase::Running;
+        for phase in self.phases.iter_mut().filter(|_| !is_over) {
+            if *phase == Phase::Waiting {
+                *phase = Phase::Running;
             }
         }
         if is_over {
             self.done += 1;
-            for thread in &mut self.threads {
-                thread.phase = Phase::New;
-            }
+            self.phases.fill(Phase::New);
         }
     }
 }
@@ -212,7 +250,7 @@ impl Launch<'_> {
     }
 
     fn thread(&mut self) -> &mut Thread {
-        &mut self.state.threads[self.state.current]
+        self.state.thread()
     }
 
     fn run(&mut self, port: &mut Port<'_>) -> Result<(), Stop> {
@@ -250,11 +288,10 @@ impl Launch<'_> {
             // Threads that do nothing take time, too.
             left -= 1;
             let block = self.descriptor.first + state.done;
-            let thread = &mut state.threads[state.current];
-            match thread.phase {
+            match state.phases[state.current] {
                 Phase::Running => {}
                 Phase::New if self.descriptor.stack_arguments() != 0 => return Pause::Begin,
-                Phase::New => begin(thread, self.descriptor, state.current, self.arguments),
+                Phase::New => state.begin(self.descriptor, self.arguments),
                 Phase::Waiting | Phase::Ended => {
                     if state.next() {
                         state.end_round();
@@ -269,6 +306,7 @@ impl Launch<'_> {
                 block,
                 instructions: state.instructions,
             };
+            let thread = &mut state.threads[state.places[state.current]];
             let budget = state.turn.min(left + 1);
             let mut rest = budget;
             let exit = thread.run(code, &mut data, &place, &mut rest);
@@ -284,19 +322,19 @@ impl Launch<'_> {
                     state.turn == 0
                 }
                 Exit::Fetch if thread.pc == RETURN => {
-                    thread.phase = Phase::Ended;
+                    state.end();
                     true
                 }
                 Exit::Call if thread.x[17] == regs::CALL_EXIT => {
                     state.instructions += 1;
-                    thread.phase = Phase::Ended;
+                    state.end();
                     true
                 }
                 Exit::Call if thread.x[17] == regs::CALL_BARRIER => {
                     state.instructions += 1;
                     thread.executed += 1;
                     thread.pc = thread.pc.wrapping_add(4);
-                    thread.phase = Phase::Waiting;
+                    state.phases[state.current] = Phase::Waiting;
                     true
                 }
                 exit => return Pause::Exit(exit),
@@ -313,8 +351,7 @@ impl Launch<'_> {
         let sp = self.descriptor.stack(number as u64);
         let rest = &self.arguments[REGISTER_BYTES as usize..];
         port.write(sp, rest, &mut 0)?;
-        let thread = &mut self.state.threads[number];
-        begin(thread, self.descriptor, number, self.arguments);
+        self.state.begin(self.descriptor, self.arguments);
         Ok(())
     }
 
@@ -352,7 +389,7 @@ impl Launch<'_> {
         let mut left = 1;
         // An access to memory reads no CSR.
         let exit = {
-            let thread = &mut self.state.threads[self.state.current];
+            let thread = self.state.thread();
             thread.run(&mut self.units.code, &mut data, &NoCsrs, &mut left)
         };
         let stop = data.stop;
@@ -378,7 +415,7 @@ impl Launch<'_> {
     fn call(&mut self, port: &mut Port<'_>) -> Result<(), Stop> {
         let block = self.block();
         let number = self.state.current as u64;
-        let thread = &self.state.threads[self.state.current];
+        let thread = self.thread();
         let (text, bytes, call) = (thread.x[10], thread.x[11], thread.x[17]);
         match call {
             regs::CALL_PRINT if bytes <= ring::LONGEST => {
@@ -441,9 +478,13 @@ impl Launch<'_> {
             Err(Stop::Fault(fault)) => (fault.reason.code(), self.value),
             Err(Stop::Abandoned) => return,
         };
+        let pc = match self.state.phases[self.state.current] {
+            Phase::Running => self.thread().pc,
+            _ => self.descriptor.entry,
+        };
         let words = [
             code,
-            self.thread().pc,
+            pc,
             value,
             self.state.current as u64,
             self.block(),
@@ -461,19 +502,5 @@ struct NoCsrs;
 impl Csrs for NoCsrs {
     fn read(&self, _: u32, _: u64) -> Option<u64> {
         None
-    }
-}
-
-/// Begins a thread.
-fn begin(thread: &mut Thread, descriptor: &Descriptor, number: usize, arguments: &[u8]) {
-    thread.clear();
-    thread.pc = descriptor.entry;
-    thread.phase = Phase::Running;
-    thread.x[1] = RETURN;
-    thread.x[2] = descriptor.stack(number as u64);
-    thread.x[3] = descriptor.gp;
-    let (x, f) = (thread.x[10..18].iter_mut(), thread.f[10..18].iter_mut());
-    for (register, bytes) in x.chain(f).zip(arguments.chunks_exact(8)) {
-        *register = bytes.try_into().map_or(0, u64::from_le_bytes);
     }
 }

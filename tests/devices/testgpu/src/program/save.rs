@@ -24,7 +24,7 @@ impl Held {
     pub fn save(&self, port: &mut Port<'_>) -> u64 {
         let head = [
             MAGIC,
-            self.threads.len() as u64,
+            self.phases.len() as u64,
             self.done,
             self.current as u64,
             self.turn.into(),
@@ -33,8 +33,14 @@ impl Held {
             0,
         ];
         let mut bytes = head.map(u64::to_le_bytes).as_flattened().to_vec();
-        for thread in &self.threads {
-            bytes.extend(words(thread).map(u64::to_le_bytes).as_flattened());
+        let none = Thread::default();
+        for (phase, place) in self.phases.iter().zip(&self.places) {
+            let thread = match phase {
+                Phase::Running | Phase::Waiting => &self.threads[*place],
+                Phase::New | Phase::Ended => &none,
+            };
+            let words = words(thread, *phase);
+            bytes.extend(words.map(u64::to_le_bytes).as_flattened());
         }
         match self.save != 0 && port.attempt(self.save, &bytes) {
             true => SAVED,
@@ -43,7 +49,7 @@ impl Held {
     }
 }
 
-fn words(thread: &Thread) -> [u64; WORDS] {
+fn words(thread: &Thread, phase: Phase) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[1..32].copy_from_slice(&thread.x[1..32]);
     words[32..64].copy_from_slice(&thread.f);
@@ -52,7 +58,7 @@ fn words(thread: &Thread) -> [u64; WORDS] {
     words[65] = u64::from(thread.status.flags | (thread.status.mode << 5));
     words[66] = thread.executed;
     words[67..70].copy_from_slice(&[va, value, bytes as u64]);
-    words[70] = match thread.phase {
+    words[70] = match phase {
         Phase::New => 0,
         Phase::Running => 1,
         Phase::Waiting => 2,
@@ -61,7 +67,13 @@ fn words(thread: &Thread) -> [u64; WORDS] {
     words
 }
 
-fn thread(words: &[u64]) -> Thread {
+fn thread(words: &[u64]) -> (Thread, Phase) {
+    let phase = match words[70] {
+        0 => Phase::New,
+        1 => Phase::Running,
+        2 => Phase::Waiting,
+        _ => Phase::Ended,
+    };
     let mut thread = Thread {
         pc: words[64] & !1,
         status: Status {
@@ -78,17 +90,11 @@ fn thread(words: &[u64]) -> Thread {
                 _ => 0,
             },
         },
-        phase: match words[70] {
-            0 => Phase::New,
-            1 => Phase::Running,
-            2 => Phase::Waiting,
-            _ => Phase::Ended,
-        },
         ..Thread::default()
     };
     thread.x[1..32].copy_from_slice(&words[1..32]);
     thread.f.copy_from_slice(&words[32..64]);
-    thread
+    (thread, phase)
 }
 
 /// Reads a state from the save area.
@@ -103,8 +109,13 @@ pub(super) fn restore(port: &mut Port<'_>, descriptor: &Descriptor) -> Result<He
         .map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes))
         .collect();
     let (head, threads) = words.split_at(SAVE_HEAD as usize / 8);
+    let (threads, phases): (Vec<_>, Vec<_>) = threads.chunks_exact(WORDS).map(thread).unzip();
+    let is_free = |place: &usize| matches!(phases[*place], Phase::New | Phase::Ended);
     let held = Held {
-        threads: threads.chunks_exact(WORDS).map(thread).collect(),
+        places: (0..threads.len()).collect(),
+        free: (0..threads.len()).filter(is_free).collect(),
+        phases,
+        threads,
         done: head[2],
         current: usize::try_from(head[3]).unwrap_or(usize::MAX),
         turn: u32::try_from(head[4]).unwrap_or(u32::MAX),

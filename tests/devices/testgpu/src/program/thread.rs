@@ -42,7 +42,6 @@ pub(super) struct Thread {
     /// Instructions executed.
     pub(super) executed: u64,
     pub(super) reservation: Reservation,
-    pub(super) phase: Phase,
 }
 
 impl Default for Thread {
@@ -54,7 +53,6 @@ impl Default for Thread {
             status: Status::default(),
             executed: 0,
             reservation: Reservation::default(),
-            phase: Phase::New,
         }
     }
 }
@@ -142,7 +140,6 @@ impl Thread {
         self.status = Status::default();
         self.executed = 0;
         self.reservation = Reservation::default();
-        self.phase = Phase::New;
     }
 
     /// Executes instructions, at most `left`, which counts down.
