@@ -151,7 +151,7 @@ const PAGE: usize = 4096;
 ///
 /// # Invariants
 ///
-/// `base` is a multiple of [`PAGE`], and that many bytes from there on are inside of `owner`.
+/// `base` is a multiple of 4096, and that many bytes from there on are inside of `owner`.
 #[derive(Clone, Debug)]
 pub struct Page {
     base: NonNull<u8>,
