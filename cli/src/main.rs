@@ -5,6 +5,7 @@
 
 mod args;
 mod bind;
+mod cdi;
 mod copy_test;
 mod demo;
 mod details;
@@ -52,6 +53,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         Command::Trace(options) => return trace::run(&options),
         Command::Nvme(options) => return become_program("nvme", &options.arguments),
         Command::Xdma(options) => return become_program("xdma", &options.arguments),
+        Command::Cdi(options) => cdi::run(&options, out)?,
         Command::Completions { shell } => manual::completions(shell, out)?,
         Command::Man { directory } => manual::write(&directory, out)?,
     }

@@ -63,6 +63,31 @@ pub(crate) fn command_info() -> Outcome {
     Ok(())
 }
 
+pub(crate) fn command_cdi() -> Outcome {
+    let device = device()?;
+    let (node, pci) = (device.path().display().to_string(), device.info()?.pci);
+    let (status, printed, err) = run("pinmap cdi")?;
+    assert_eq!((status, &*err), (Some(0), ""));
+    for part in [
+        "\"kind\": \"pinmap/device\"".to_owned(),
+        format!("\"name\": \"{pci}\""),
+        "\"name\": \"all\"".to_owned(),
+        format!("\"path\": \"{node}\""),
+    ] {
+        assert!(printed.contains(&part), "{part}: {printed}");
+    }
+    let directory = std::env::temp_dir().join("cdi-of-a-test");
+    let file = directory.join("pinmap.json");
+    let line = format!("pinmap cdi --output {}", file.display());
+    assert_eq!(run(&line)?, (Some(0), String::new(), String::new()));
+    assert_eq!(std::fs::read_to_string(&file)?, printed);
+    std::fs::remove_dir_all(directory)?;
+    let (status, _, err) = run("pinmap cdi --output /proc/pinmap.json")?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("cannot write /proc/pinmap.json: "), "{err}");
+    Ok(())
+}
+
 pub(crate) fn command_info_without_permission() -> Outcome {
     let node = device()?.path().display().to_string();
     become_user(None)?;

@@ -140,6 +140,7 @@ const TESTS: &[Test] = tests! {
         factorial_interrupts;
     command:
         command_info
+        command_cdi
         command_info_without_permission
         command_info_asks_the_driver
         command_copy_test
