@@ -18,6 +18,7 @@ for applet in $(busybox --list); do
 	[ "$applet" = busybox ] || ln -s busybox "bin/$applet"
 done
 cp /src/scripts/guest/init init
+cp /src/scripts/guest/command usr/lib/pinmap/command
 cat >etc/passwd <<END
 root:x:0:0:root:/root:/bin/sh
 user:x:1000:1000:user:/home/user:/bin/sh

@@ -24,6 +24,32 @@ plain_ensure() {
 	[ -e "$PLAIN" ] || locked "${PLAIN##*/}" plain_make "$PLAIN" "$kind"
 }
 
+# What containers need, for an ordinary user too, besides a plain system.
+CONTAINER_PACKAGES=(podman crun uidmap dbus-user-session libpam-systemd)
+
+# container_ensure: sets SYSTEM, a plain Debian system with podman, and with `user`, who is a member
+# of the group pinmap and has ids for containers. scripts/vm --systemd boots it.
+container_ensure() {
+	plain_ensure
+	SYSTEM=$CACHE/roots/container-$(echo "${PLAIN##*-} ${CONTAINER_PACKAGES[*]}" | hash_of)
+	[ -e "$SYSTEM" ] || {
+		local ROOT=$PLAIN
+		locked container root_extend "$SYSTEM" podman container_install
+	}
+}
+
+container_install() {
+	in_root apt-get -q update &&
+		in_root apt-get -q install -y "${CONTAINER_PACKAGES[@]}" &&
+		in_root sh -ec 'groupadd -g 900 pinmap
+			useradd -u 1000 -G pinmap -s /bin/bash user
+			useradd -u 1001 -s /bin/bash other
+			grep -q ^user: /etc/subuid
+			mkdir -p /var/lib/systemd/linger
+			touch /var/lib/systemd/linger/user' &&
+		in_root apt-get -q clean
+}
+
 plain_make() { # DIRECTORY [--dkms]
 	[ ! -e "$1" ] || return 0
 	need_space 8 "a plain Debian system"
