@@ -18,7 +18,8 @@ pub(crate) fn raise(memlock: Memlock) -> Option<String> {
 /// The limit of this process, for when no device can be asked. What is used is not known then.
 pub(crate) fn own_memlock() -> Memlock {
     let soft = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-    let exempt = fs::read_to_string("/proc/self/status").is_ok_and(|status| may_lock(&status));
+    let read = |name| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    let exempt = may_lock(&read("status")) && is_first_namespace(&read("uid_map"));
     Memlock {
         limit: (soft != RLIM_INFINITY && !exempt).then_some(soft),
         used: 0,
@@ -33,6 +34,12 @@ fn may_lock(status: &str) -> bool {
     bits.is_some_and(|bits| bits & (1 << CAP_IPC_LOCK) != 0)
 }
 
+/// Whether a process is in the system's own user namespace, where alone the capability counts, by
+/// its `/proc/PID/uid_map`.
+fn is_first_namespace(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +50,13 @@ mod tests {
         assert!(may_lock("CapEff:\t0000000000004000\n"));
         assert!(!may_lock("CapEff:\t0000000000002000\n"));
         assert!(!may_lock(""));
+    }
+
+    #[test]
+    fn a_user_namespace_has_another_map() {
+        assert!(is_first_namespace("         0          0 4294967295\n"));
+        let container = "0 1000 1\n1 100000 65536\n";
+        assert!(!is_first_namespace(container));
+        assert!(!is_first_namespace(""));
     }
 }

@@ -13,7 +13,8 @@ use crate::sys::sysfs::Sysfs;
 pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
     let text = match (operation, errno) {
         (Operation::Open, Errno::ENOENT) => "there is no such device node",
-        (Operation::Open, Errno::EACCES | Errno::EPERM) => "this user may not open it",
+        (Operation::Open, Errno::EACCES) => "this user may not open it",
+        (Operation::Open, Errno::EPERM) => "the control group of this process may not have it",
         (Operation::Open, Errno::ENOTTY) => "it is not a pinmap device",
         (Operation::Open | Operation::Find, Errno::ENODEV | Errno::ENXIO) => {
             "the driver is not bound to it"
@@ -111,9 +112,12 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
         (Operation::Open | Operation::Find, Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => {
             return Some(no_device(&Sysfs::system()));
         }
-        (Operation::Open, Errno::EACCES | Errno::EPERM) => {
+        (Operation::Open, Errno::EACCES) => {
             "be a member of the group `pinmap` (`usermod -a -G pinmap USER`, then log in again), \
-             or root"
+             or root; a container without root needs `--group-add keep-groups`, too"
+        }
+        (Operation::Open, Errno::EPERM) => {
+            "give the container the device by `--device`, or a systemd unit by `DeviceAllow=`"
         }
         (Operation::Open, Errno::ENOSPC) => {
             "close some of them (`fuser -v /dev/pinmap*` shows which programs have them)"
