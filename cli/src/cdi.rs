@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::args::CdiOptions;
 use crate::Result;
 
-/// What a name begins with: `pinmap/device=all`.
+/// The beginning of names: `pinmap/device=all`.
 const KIND: &str = "pinmap/device";
 
-/// What is in the file. Runtimes refuse fields that they do not know.
+/// The content of the file. Runtimes refuse fields that they do not know.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Specification {

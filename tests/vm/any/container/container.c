@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What is in the image: programs that need no library. */
+/* Makes the image, of programs that need no library. */
 static const char image[] =
 	"root=$(mktemp -d)\n"
 	"mkdir -p $root/usr/bin $root/proc $root/sys $root/dev $root/run $root/tmp $root/etc\n"

@@ -17,7 +17,7 @@ int run_as(const char *user, const char *format, ...) __attribute__((format(prin
 #define as_user(...) run_as("user", __VA_ARGS__)
 #define as_root(...) run_as("root", __VA_ARGS__)
 
-/* What the last line of shell has printed. */
+/* Returns what the last line of shell has printed. */
 const char *printed(void);
 
 /* Asserts that a line of shell ends with @status, and prints @words. */

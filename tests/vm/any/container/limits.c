@@ -40,7 +40,7 @@ TEST(memlock_of_the_user)
 		  device.node);
 }
 
-/* Locked memory is counted for each id of the host, also for those that a user has for containers. */
+/* Locked memory is counted for each id of the host, also for a user's ids for containers. */
 TEST(memlock_of_an_id)
 {
 	struct pci_device device = need_containers(), other;

@@ -72,13 +72,14 @@ TEST(unit_of_the_documentation)
 		{ "SupplementaryGroups=", "group `pinmap`" },
 		{ "LimitMEMLOCK=16K", "LimitMEMLOCK=" },
 	};
+	const char *const unit = "/run/systemd/system/pinmap-example.service";
 	const char *const drop_in = "/run/systemd/system/pinmap-example.service.d";
 
 	need_containers();
 	CHECK_RUN(as_root, 0, "",
 		  "sed 's,/usr/bin/pinmap,/usr/lib/pinmap/bin/pinmap,' "
-		  "/src/packaging/pinmap-example.service >/run/systemd/system/pinmap-example.service"
-		  " && systemctl daemon-reload && systemctl start pinmap-example");
+		  "/src/packaging/pinmap-example.service >%s && systemctl daemon-reload && "
+		  "systemctl start pinmap-example", unit);
 	CHECK_RUN(as_root, 0, "all right", "journalctl --sync; journalctl -qu pinmap-example");
 	for (size_t i = 0; i < ARRAY_SIZE(without); i++) {
 		CHECK_RUN(as_root, 0, "",
@@ -90,6 +91,6 @@ TEST(unit_of_the_documentation)
 			  "journalctl --sync; journalctl -qu pinmap-example");
 	}
 	CHECK_RUN(as_root, 0, "",
-		  "rm -r %s /run/systemd/system/pinmap-example.service && "
-		  "systemctl reset-failed pinmap-example; systemctl daemon-reload", drop_in);
+		  "rm -r %s %s && systemctl reset-failed pinmap-example; systemctl daemon-reload",
+		  drop_in, unit);
 }
