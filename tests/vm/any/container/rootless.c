@@ -66,6 +66,25 @@ TEST(without_the_group)
 		  device.node);
 }
 
+/* A container of root's needs no group, unless it runs as another user. */
+TEST(of_root)
+{
+	struct pci_device device = need_containers();
+	const char *const run = "podman --root /home/containers run --rm --network none";
+
+	CHECK_RUN(as_root, 0, "",
+		  "runuser -u user -- env XDG_RUNTIME_DIR=/run/user/1000 "
+		  "podman save pinmap | podman --root /home/containers load");
+	CHECK_RUN(as_root, 0, "all right", "%s --device %s pinmap pinmap copy-test", run,
+		  device.node);
+	CHECK_RUN(as_root, 1, "group `pinmap`", "%s --user 1234 --device %s pinmap pinmap copy-test",
+		  run, device.node);
+	CHECK_RUN(as_root, 0, "all right",
+		  "%s --user 1234 --group-add \"$(getent group pinmap | cut -d: -f3)\" --device %s "
+		  "pinmap pinmap copy-test",
+		  run, device.node);
+}
+
 /* Nothing else is needed: no capability, no new privileges, and nothing to write to. */
 TEST(confined)
 {
