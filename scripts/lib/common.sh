@@ -8,6 +8,12 @@ shopt -s inherit_errexit
 TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 CACHE=$(realpath -m "${XDG_CACHE_HOME:-$HOME/.cache}/pinmap")
 
+# An ordinary user goes on as root of a user namespace, with the ids that /etc/subuid has for the
+# user. Where there is no such namespace, need_root says what is missing.
+if [ "$(id -u)" -ne 0 ] && unshare --map-root-user --map-auto true 2>/dev/null; then
+	exec unshare --map-root-user --map-auto "$0" "$@"
+fi
+
 # Everything said goes to stderr: stdout belongs to the command that runs in the VM.
 say() {
 	printf '[%2d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2
@@ -44,10 +50,9 @@ hash_of() {
 }
 
 # need_root: namespaces, chroot and debootstrap all need it, so it is asked for once, before
-# anything else.
+# anything else. Root of a user namespace will do.
 need_root() {
-	[ "$(id -u)" -eq 0 ] ||
-		die "must be run as root (it makes a Debian root directory and mount namespaces)"
+	[ "$(id -u)" -eq 0 ] || die "$(root_missing)"
 	[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] ||
 		die "runs on x86-64 Linux only, and this is $(uname -s) on $(uname -m)"
 	unshare --mount true 2>/dev/null ||
@@ -55,6 +60,23 @@ need_root() {
 	mkdir -p "$CACHE"/{locks,logs,roots,sources,kernels,builds,results,runs} 2>/dev/null ||
 		die "cannot create the cache directory $CACHE"
 	CACHE=$(cd "$CACHE" && pwd -P)
+}
+
+# root_missing: what an ordinary user lacks for a user namespace with several ids
+root_missing() {
+	local user why
+	user=$(id -un)
+	if ! unshare --map-root-user true 2>/dev/null; then
+		why="this system lets no user make user namespaces"
+	elif ! command -v newuidmap >/dev/null; then
+		why="newuidmap is missing (Debian's package uidmap)"
+	elif ! grep -q "^\($user\|$(id -u)\):" /etc/subuid /etc/subgid 2>/dev/null; then
+		why="$user has no ids in /etc/subuid and /etc/subgid (as root: usermod"
+		why+=" --add-subuids 100000-165535 --add-subgids 100000-165535 $user)"
+	else
+		why="unshare --map-auto fails: $(unshare --map-root-user --map-auto true 2>&1)"
+	fi
+	echo "needs root, or a user namespace with several ids, and $why"
 }
 
 # need_space GIGABYTES WHAT

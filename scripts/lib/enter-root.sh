@@ -41,7 +41,9 @@ bind() { # bind FROM AT [OPTIONS]
 
 bind_file() { # bind_file FROM AT
 	[ -e "$root$2" ] || : >"$root$2"
-	mount --bind -o ro "$1" "$root$2"
+	mount --bind "$1" "$root$2"
+	# In a user namespace not every mount can be changed, and what is root's is not written to.
+	mount -o remount,bind,ro "$root$2" 2>/dev/null || :
 }
 [ ! -s /etc/resolv.conf ] || bind_file /etc/resolv.conf /etc/resolv.conf
 # The host may trust more than Debian does (a proxy's certificate, say).

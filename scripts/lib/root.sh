@@ -179,13 +179,23 @@ apt_install_host() {
 	"${install[@]}" || { apt-get -q update && "${install[@]}"; }
 }
 
-# debootstrap mounts things in the root it makes; they too stay in a namespace.
+# debootstrap mounts things in the root it makes; they too stay in a namespace. In a user namespace
+# nobody makes device nodes. So they are there before, and debootstrap is told to make do with them.
 root_debootstrap() { # [MIRROR]
 	local script=
 	# Trixie is made as sid is, also where the host's debootstrap has not heard of it.
 	[ -e /usr/share/debootstrap/scripts/trixie ] || script=/usr/share/debootstrap/scripts/sid
-	unshare --mount --pid --fork --kill-child \
-		debootstrap --variant=minbase trixie "$ROOT" ${1:+"$1"} ${script:+"$script"}
+	# shellcheck disable=SC2016
+	container=lxc unshare --mount --pid --fork --kill-child bash -ec '
+		mkdir -p "$1/dev"
+		mount -t tmpfs -o mode=755 dev "$1/dev"
+		mkdir "$1/dev/pts" "$1/dev/shm"
+		for node in null zero full random urandom tty console ptmx; do
+			: >"$1/dev/$node"
+			[ ! -e "/dev/$node" ] || mount --bind "/dev/$node" "$1/dev/$node"
+		done
+		exec debootstrap --variant=minbase trixie "$@"
+	' bash "$ROOT" ${1:+"$1"} ${script:+"$script"}
 }
 
 # root_sources: all suites, from the mirror that debootstrap used.
