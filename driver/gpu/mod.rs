@@ -38,6 +38,7 @@ use crate::{
         },
         task::{
             clock::{self, MILLISECOND, SECOND},
+            dmem,
             passage::Passage,
             thread::Thread,
         },
@@ -357,6 +358,8 @@ impl Gpu {
         this.schedule.lock().set_epoch(this.hardware.time());
         let interrupts = Handled::new(&this.function, domain, this.limits.vectors, this.clone())?;
         this.hardware.prepare();
+        let region = dmem::Region::new(&this.function, this.limits.vram)?;
+        this.vram.limit(Some(region));
         let thread = Thread::new(c"pinmap-gpu", this.clone())?;
         *this.running.lock() = Some(Running {
             _thread: thread,
@@ -400,6 +403,7 @@ impl Gpu {
         }
         drop(bus);
         self.wake_scheduler();
+        self.vram.limit(None);
         *running = None;
         let running_still = self.condition() == Condition::Running;
         if running_still && (was_reset || self.reset().is_ok()) {

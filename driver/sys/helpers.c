@@ -28,6 +28,7 @@
 #include "task/account.c"
 #include "task/cgroup.c"
 #include "task/clock.c"
+#include "task/dmem.c"
 #include "task/gate.c"
 #include "task/killable.c"
 #include "task/process.c"

@@ -55,6 +55,15 @@ void pinmap_debug_file(struct dentry *directory, const char *name, void *data, c
 /* cgroup.rs */
 u64 pinmap_memory_limit(struct mm_struct *mm);
 
+/* dmem.rs */
+struct dmem_cgroup_region;
+struct dmem_cgroup_pool_state;
+struct dmem_cgroup_region *pinmap_dmem_register(struct pci_dev *pdev, u64 bytes);
+void pinmap_dmem_unregister(struct dmem_cgroup_region *region);
+int pinmap_dmem_charge(struct dmem_cgroup_region *region, u64 bytes,
+		       struct dmem_cgroup_pool_state **pool);
+void pinmap_dmem_uncharge(struct dmem_cgroup_pool_state *pool, u64 bytes);
+
 /* device_private.rs */
 enum {
 	PINMAP_VM_FAULT_OOM = VM_FAULT_OOM,

@@ -49,11 +49,11 @@ use crate::{
     sys::{
         mm::pages::Pages,
         pci::{runtime::Runtime, Function},
-        task,
-        task::account::Account,
+        task::{self, account::Account, dmem},
     },
     view::DevicePages,
 };
+use core::mem;
 #[cfg(pinmap_mirror)]
 use core::ops::Range;
 use kernel::{
@@ -108,6 +108,9 @@ pub(super) struct Vram {
     any_freed: Atomic<bool>,
     /// The offset of the page that shows whether VRAM keeps what it has. See `mover.rs`.
     mark: u64,
+    /// What control groups know it by, as long as the device is bound.
+    #[pin]
+    region: Mutex<Option<dmem::Region>>,
 }
 
 impl Vram {
@@ -133,6 +136,7 @@ impl Vram {
                 freed_words,
                 any_freed: Atomic::new(false),
                 mark: mark.saturating_mul(PAGE_SIZE),
+                region <- new_mutex!(None, "pinmap_vram_region"),
             }? Error))
         })
     }
@@ -249,6 +253,19 @@ impl Vram {
             return None;
         }
         free.frames.take(count, align)
+    }
+
+    /// Has control groups limit what programs allocate from now on, or ends that.
+    pub(super) fn limit(&self, region: Option<dmem::Region>) {
+        let before = mem::replace(&mut *self.region.lock(), region);
+        // It waits for others.
+        drop(before);
+    }
+
+    /// Charges what is about to be allocated to the control group of the caller. `EDQUOT`: it may
+    /// not have so much; `ENODEV`: the device is gone.
+    fn charge(&self, bytes: u64) -> Result<dmem::Charge> {
+        self.region.lock().as_ref().ok_or(ENODEV)?.charge(bytes)
     }
 
     fn give(&self, span: Span) {
@@ -442,17 +459,21 @@ impl Gpu {
 pub(crate) struct VramBlock {
     gpu: Arc<Gpu>,
     span: Span,
+    /// Given back after the memory is.
+    _charge: dmem::Charge,
 }
 
 impl VramBlock {
-    /// Allocates `bytes`, whole pages, zeroed. `ENOSPC`: not free in one piece. Sleeps; a fatal
-    /// signal stops it.
+    /// Allocates `bytes`, whole pages, zeroed. `ENOSPC`: not free in one piece; `EDQUOT`: more than
+    /// the control group may have. Sleeps; a fatal signal stops it.
     fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self> {
+        let charge = gpu.vram.charge(bytes)?;
         let offset = gpu.take(bytes).ok_or(ENOSPC)?;
         let span = Span::new(offset, bytes).map_err(|_| EINVAL)?;
         let this = Self {
             gpu: gpu.clone(),
             span,
+            _charge: charge,
         };
         for done in (0..bytes).step_by(PIECE as usize) {
             if task::fatal_signal_pending() {

@@ -9,6 +9,8 @@ pub(crate) mod account;
 pub(crate) mod cgroup;
 pub(crate) mod clock;
 pub(crate) mod coverage;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod dmem;
 pub(crate) mod gate;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod killable;

@@ -113,6 +113,8 @@
  *                   objects in this context
  *  ``ENOMEM``       over RLIMIT_MEMLOCK, or the kernel is out of memory;
  *                   ``fail`` says which
+ *  ``EDQUOT``       the control group may not have so much of the device's
+ *                   memory
  *  ``EIO``          the IOMMU did not unmap what it was told to, the device
  *                   did not confirm that it has forgotten it, or a queue has
  *                   stopped
@@ -1819,7 +1821,8 @@ enum pinmap_alloc_flags {
  * unbound. ``EINVAL``: @node has no memory. ``ENOSPC``: no VRAM of that length is free
  * (%PINMAP_FAIL_FULL), or too many objects. ``ENOMEM``: over RLIMIT_MEMLOCK
  * (%PINMAP_FAIL_MEMLOCK), or the machine, the node or the memory cgroup has
- * not enough memory (%PINMAP_FAIL_MEMORY).
+ * not enough memory (%PINMAP_FAIL_MEMORY). ``EDQUOT``: over the ``dmem.max`` of
+ * the control group, or of one above it, for ``pinmap/BDF/vram``.
  */
 struct pinmap_alloc {
 	__u32 size;

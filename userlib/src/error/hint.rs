@@ -24,6 +24,9 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
              has room for page tables"
         }
         (Operation::Allocate, Errno::ENOMEM) => "there is not enough memory of that kind",
+        (Operation::Allocate, Errno::EDQUOT) => {
+            "the control group may not have so much of the device's memory"
+        }
         (Operation::Register, Errno::EPERM) => {
             "memory can be registered only by the process that opened the device"
         }
@@ -123,6 +126,9 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             "close some of them (`fuser -v /dev/pinmap*` shows which programs have them)"
         }
         (Operation::Open, Errno::EMFILE) => "raise the limit of open files (`ulimit -n`)",
+        (Operation::Allocate, Errno::EDQUOT) => {
+            "raise `dmem.max` of the control group, or of one above it; `dmem.current` is what it has"
+        }
         (Operation::Allocate, Errno::ENOMEM) => {
             "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"
         }
@@ -337,7 +343,7 @@ mod tests {
             [E::ENXIO, E::ESTALE, E::EINVAL, E::EOVERFLOW, E::E2BIG],
             [E::EFAULT, E::EEXIST, E::ENOMEM, E::ENOSPC, E::EOPNOTSUPP],
             [E::ENOTTY, E::EAGAIN, E::ETIMEDOUT, E::EINTR, E::EDEADLK],
-            [E::EIO, E::EMFILE, E::EBADF, E::ENOSYS, E::ERANGE],
+            [E::EIO, E::EMFILE, E::EBADF, E::ENOSYS, E::EDQUOT],
         ];
         for (operation, errno) in operations.into_iter().flatten().flat_map(|operation| {
             errnos

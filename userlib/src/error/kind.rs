@@ -44,7 +44,7 @@ pub enum ErrorKind {
     BadAddress,
     /// Something already exists: a registration, a device address (`EEXIST`).
     AlreadyExists,
-    /// Out of memory, or over a limit such as `RLIMIT_MEMLOCK` (`ENOMEM`).
+    /// Out of memory, or over a limit such as `RLIMIT_MEMLOCK` (`ENOMEM`, `EDQUOT`).
     OutOfMemory,
     /// No room: device addresses, the device's memory, queues, handles (`ENOSPC`).
     NoSpace,
@@ -81,7 +81,7 @@ impl ErrorKind {
             Errno::EINVAL | Errno::EOVERFLOW | Errno::E2BIG => Self::InvalidInput,
             Errno::EFAULT => Self::BadAddress,
             Errno::EEXIST => Self::AlreadyExists,
-            Errno::ENOMEM => Self::OutOfMemory,
+            Errno::ENOMEM | Errno::EDQUOT => Self::OutOfMemory,
             Errno::ENOSPC => Self::NoSpace,
             Errno::EOPNOTSUPP | Errno::ENOTTY => Self::Unsupported,
             Errno::EAGAIN => Self::WouldBlock,
