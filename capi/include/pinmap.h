@@ -1135,8 +1135,8 @@ struct pinmap_memory *pinmap_alloc(const struct pinmap_device *device,
  * Allocates memory of the device's own, which is zeroed. The CPU reaches it by its address,
  * write-combined: it is slow to read. When the device is gone, an access raises SIGBUS.
  *
- * Errors: EOPNOTSUPP, the device has none; ENOSPC, it has too little; EDQUOT, the control group may
- * not have so much of it; otherwise as for pinmap_alloc().
+ * Errors: EOPNOTSUPP, the device has none; ENOSPC, it has too little; EDQUOT, the control group
+ * may not have so much of it; otherwise as for pinmap_alloc().
  */
 struct pinmap_memory *pinmap_alloc_vram(const struct pinmap_device *device,
                                         size_t length);

@@ -226,8 +226,8 @@ pub unsafe extern "C" fn pinmap_alloc(
 /// Allocates memory of the device's own, which is zeroed. The CPU reaches it by its address,
 /// write-combined: it is slow to read. When the device is gone, an access raises SIGBUS.
 ///
-/// Errors: EOPNOTSUPP, the device has none; ENOSPC, it has too little; EDQUOT, the control group may
-/// not have so much of it; otherwise as for pinmap_alloc().
+/// Errors: EOPNOTSUPP, the device has none; ENOSPC, it has too little; EDQUOT, the control group
+/// may not have so much of it; otherwise as for pinmap_alloc().
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_alloc_vram(device: *const Device, length: usize) -> *mut Memory {
     make(|| {

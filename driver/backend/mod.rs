@@ -115,8 +115,8 @@ impl Backend {
     }
 
     /// Allocates `length` bytes of VRAM, zeroed, with P2PDMA pages if wanted. `ENOSPC`: not free in
-    /// one piece; `EDQUOT`: more than the control group may have; `EOPNOTSUPP`: there can be no such
-    /// pages.
+    /// one piece; `EDQUOT`: more than the control group may have; `EOPNOTSUPP`: there can be no
+    /// such pages.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
     pub(crate) fn allocate_vram(&self, length: u64, p2pdma: bool) -> Result<Arc<dyn VramRange>> {
         match self {

@@ -127,7 +127,7 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
         }
         (Operation::Open, Errno::EMFILE) => "raise the limit of open files (`ulimit -n`)",
         (Operation::Allocate, Errno::EDQUOT) => {
-            "raise `dmem.max` of the control group, or of one above it; `dmem.current` is what it has"
+            "raise `dmem.max` of the control group, or of one above it"
         }
         (Operation::Allocate, Errno::ENOMEM) => {
             "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"

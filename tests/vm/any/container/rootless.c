@@ -77,8 +77,8 @@ TEST(of_root)
 		  "podman save pinmap | podman --root /home/containers load");
 	CHECK_RUN(as_root, 0, "all right", "%s --device %s pinmap pinmap copy-test", run,
 		  device.node);
-	CHECK_RUN(as_root, 1, "group `pinmap`", "%s --user 1234 --device %s pinmap pinmap copy-test",
-		  run, device.node);
+	CHECK_RUN(as_root, 1, "group `pinmap`",
+		  "%s --user 1234 --device %s pinmap pinmap copy-test", run, device.node);
 	CHECK_RUN(as_root, 0, "all right",
 		  "%s --user 1234 --group-add \"$(getent group pinmap | cut -d: -f3)\" --device %s "
 		  "pinmap pinmap copy-test",

@@ -64,7 +64,7 @@ static const char *need_dmem(void)
 	return need_gpu();
 }
 
-/* What a program allocates is charged to its group and to those above, until it is released. */
+/* Memory that a program allocates is charged to its group, and to those above. */
 TEST(dmem_is_charged)
 {
 	const char *bdf = need_dmem();
