@@ -12,17 +12,17 @@
 //! * `sched/`: which queue runs; `mmu/`: page tables; `vram/`: the device's memory, and pages of
 //!   processes in it
 //!
-//! Locks, outermost first: `sleep`; `counted`; `running`; a member's `handles`; `schedule`; an address space's
-//! tables, then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`,
-//! `queues_by_id`, `work_pending`, `burst`, an address space's `pager` and `trouble`, and the
-//! bitmap of VRAM are leaves, and so are `private`, `spares` and the numbers of owners. `members`
-//! is taken by CPU faults, too, with the mmap lock held; under it only `held.rs` waits for the
-//! device, and not for long. The lock of evictors is taken before all others. `mover` is taken
-//! where a page moves, also in a CPU fault with the mmap lock held; nobody waits for a program
-//! there. Page faults pass `vram_open`, which is no lock: faults do not wait for each other, and
-//! only taking the device away waits for them. MMU notifiers take a VMID's lock and `invalidates`,
-//! to take managed memory away, so nothing is allocated under these; and none of the locks before
-//! them, so the device may be waited for under `schedule`.
+//! Locks, outermost first: `sleep`; `counted`; `running`; a member's `handles`; `schedule`; an
+//! address space's tables, then its VMID; `invalidates`; a queue's `state`, and that of its
+//! service. `ids`, `queues_by_id`, `work_pending`, `burst`, an address space's `pager` and
+//! `trouble`, and the bitmap of VRAM are leaves, and so are `private`, `spares` and the numbers of
+//! owners. `members` is taken by CPU faults, too, with the mmap lock held; under it only `held.rs`
+//! waits for the device, and not for long. The lock of evictors is taken before all others. `mover`
+//! is taken where a page moves, also in a CPU fault with the mmap lock held; nobody waits for a
+//! program there. Page faults pass `vram_open`, which is no lock: faults do not wait for each
+//! other, and only taking the device away waits for them. MMU notifiers take a VMID's lock and
+//! `invalidates`, to take managed memory away, so nothing is allocated under these; and none of the
+//! locks before them, so the device may be waited for under `schedule`.
 
 use crate::{
     address_space::AddressSpace,
@@ -130,7 +130,7 @@ pub(crate) struct Gpu {
     /// Changed by the kernel's power management alone, a call at a time.
     #[pin]
     sleep: Mutex<Sleep>,
-    /// What the device has counted before it forgot that.
+    /// Counters that the device has forgotten.
     #[pin]
     counted: Mutex<Counted>,
     #[pin]

@@ -55,9 +55,9 @@ enum Hurry {
 /// difference.
 #[derive(Default)]
 pub(super) struct Counted {
-    /// What was forgotten.
+    /// Sum of the counts that were forgotten.
     forgotten: pinmap_gpu_counters,
-    /// What the device had counted when it fell asleep.
+    /// Counts of the device when it fell asleep.
     before: pinmap_gpu_counters,
 }
 

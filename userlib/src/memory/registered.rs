@@ -169,7 +169,9 @@ impl<M: Memory> Registered<M> {
     ///
     /// ```no_run
     /// use pinmap::accelerator::{Accelerator, Stream};
-    /// # fn f(first: &Accelerator, second: &Accelerator, streams: [Stream; 2]) -> pinmap::Result<()> {
+    /// # fn f(
+    /// #     first: &Accelerator, second: &Accelerator, streams: [Stream; 2],
+    /// # ) -> pinmap::Result<()> {
     /// let mut numbers = first.register(vec![1.0f32; 1 << 20])?;
     /// let mut local = second.alloc_vram::<f32>(numbers.len())?;
     /// streams[0].scope(|work| work.fill(&mut numbers, 2.0))?;

@@ -72,7 +72,7 @@ TEST(integrated_is_there)
 	CHECK_ERR(ENOENT, try_prefetch(fd, 0, memory + LENGTH, PAGE, &args));
 }
 
-/* What is allocated as the device's memory is the host's. */
+/* Memory that is allocated as the device's is the host's. */
 TEST(integrated_allocates_on_the_host)
 {
 	enum { LENGTH = 2 * MIB };
