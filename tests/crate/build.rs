@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the whole programs in the documents a part of the tests, as they stand there:
-//! `documents.rs` has a module for each.
+//! `documents.rs` has a module for each. Compiles the kernels in C, where there is a compiler.
 
 use std::env;
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The documents, by the names of their lists.
 const DOCUMENTS: [(&str, &str); 6] = [
@@ -43,6 +44,34 @@ fn main() {
         let kind = "&[fn() -> crate::harness::Outcome]";
         writeln!(modules, "const {list}: {kind} = &[{names}];").expect("text");
     }
-    let to = env::var_os("OUT_DIR").expect("a directory of cargo's");
-    fs::write(Path::new(&to).join("documents.rs"), modules).expect("a file");
+    let to = PathBuf::from(env::var_os("OUT_DIR").expect("a directory of cargo's"));
+    fs::write(to.join("documents.rs"), modules).expect("a file");
+    compile(&to.join("kernels.elf"));
+}
+
+/// Where the headers of kernels are.
+const INCLUDE: &str = "../../userlib/testgpu/include";
+
+/// Compiles the kernels with the command in `docs/kernels.md`. Without clang the file is empty, and
+/// the tests of kernels are skipped.
+fn compile(to: &Path) {
+    const SOURCE: &str = "kernels/kernels.c";
+    println!("cargo:rerun-if-changed={SOURCE}");
+    println!("cargo:rerun-if-changed={INCLUDE}");
+    let document = fs::read_to_string("../../docs/kernels.md").expect("the document");
+    println!("cargo:rerun-if-changed=../../docs/kernels.md");
+    let flags = document
+        .split_once("```sh\nclang ")
+        .and_then(|(_, rest)| rest.split_once("-I"))
+        .map(|(flags, _)| flags.replace("\\\n", " "))
+        .expect("the command");
+    let clang = Command::new("clang")
+        .args(flags.split_whitespace())
+        .args(["-Wall", "-Wextra", "-Werror", "-I", INCLUDE, SOURCE, "-o"])
+        .arg(to)
+        .status();
+    match clang {
+        Ok(status) => assert!(status.success(), "the kernels cannot be compiled"),
+        Err(_) => fs::write(to, []).expect("a file"),
+    }
 }

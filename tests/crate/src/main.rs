@@ -29,6 +29,7 @@ mod memory;
 mod moving;
 mod operands;
 mod peers;
+mod program;
 mod programs;
 mod raw;
 mod registration;
@@ -399,6 +400,13 @@ const TESTS: &[Test] = tests! {
         long_kernels_hold_up_no_other_context
         streams_that_wait_keep_nobody_out
         equal_streams_do_not_put_each_other_out;
+    program:
+        program_of_c_is_saxpy
+        program_of_c_is_histogram
+        program_prints_in_order
+        program_takes_arguments_of_all_types
+        program_that_stops_says_where
+        program_that_cannot_be_is_refused;
     stream_graph:
         random_graphs_are_as_if_sequential
         random_graphs_of_many_streams_of_all_priorities;

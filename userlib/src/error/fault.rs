@@ -232,7 +232,7 @@ pub enum FaultAccess {
     Read,
     /// Writing an operand.
     Write,
-    /// Fetching a packet.
+    /// Fetching a packet, or an instruction of a program.
     Fetch,
     /// An atomic operation on an operand, which reads and writes.
     Atomic,
@@ -257,7 +257,7 @@ impl fmt::Display for FaultAccess {
         f.write_str(match self {
             Self::Read => "it could not read at",
             Self::Write => "it could not write at",
-            Self::Fetch => "no packet could be fetched from",
+            Self::Fetch => "no packet or instruction could be fetched from",
             Self::Atomic => "it could make no atomic access at",
             Self::Other(_) => "it could not access",
         })
@@ -336,6 +336,14 @@ codes! {
     20 BadKernel "BAD_KERNEL" "there is no such kernel";
     21 BadClass "BAD_CLASS" "the queue may not use the engine that the packet needs";
     22 BadIndex "BAD_INDEX" "more packets were published than the ring holds";
+    24 IllegalInstruction "ILLEGAL_INSTRUCTION"
+        "a program came to what is no instruction, or names no CSR";
+    25 Misaligned "MISALIGNED"
+        "a program made an atomic access at an address that is not a multiple of its size";
+    26 Breakpoint "BREAKPOINT" "a program executed EBREAK";
+    27 BadCall "BAD_CALL" "a program made a call that there is not, or one that is not valid";
+    28 Aborted "ABORTED" "a program aborted";
+    29 StateLost "STATE_LOST" "the state of a program could not be saved, or was lost";
     32 Timeout "TIMEOUT" "it ran for too long";
     33 Cancelled "CANCELLED" "the driver cancelled it";
     34 EngineLost "ENGINE_LOST" "its engine was stuck and was reset";

@@ -13,6 +13,8 @@ pub(crate) mod alloc;
 pub(crate) mod allocation;
 pub(crate) mod buffer;
 pub(crate) mod cache;
+#[cfg(feature = "accelerator")]
+mod code;
 pub(crate) mod completion_ring;
 mod deref;
 pub(crate) mod direct;

@@ -33,6 +33,8 @@
 
 mod kernel;
 pub mod packet;
+#[cfg(feature = "program")]
+pub mod program;
 
 pub use kernel::{
     AtomicAddU64, CopyElements, Crc32c, Fill, HistogramU8, IncrementF32, MatmulF32, Saxpy, Spin,
