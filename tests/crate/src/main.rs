@@ -401,12 +401,12 @@ const TESTS: &[Test] = tests! {
         streams_that_wait_keep_nobody_out
         equal_streams_do_not_put_each_other_out;
     program:
-        program_of_c_is_saxpy
-        program_of_c_is_histogram
-        program_prints_in_order
-        program_takes_arguments_of_all_types
-        program_that_stops_says_where
-        program_that_cannot_be_is_refused;
+        compiled_kernel_is_saxpy
+        compiled_kernel_is_histogram
+        compiled_kernel_prints_in_order
+        compiled_kernel_takes_all_arguments
+        compiled_kernel_that_stops_says_where
+        compiled_kernel_that_cannot_be;
     stream_graph:
         random_graphs_are_as_if_sequential
         random_graphs_of_many_streams_of_all_priorities;

@@ -23,7 +23,7 @@ fn load() -> Result<(Accelerator, Stream, Program)> {
     Ok((gpu, stream, program))
 }
 
-pub(crate) fn program_of_c_is_saxpy() -> Outcome {
+pub(crate) fn compiled_kernel_is_saxpy() -> Outcome {
     let (gpu, stream, program) = load()?;
     let count: usize = if is_slow() { 1000 } else { 100_001 };
     let x: Vec<f32> = (0..count).map(|i| i as f32 / 3.0).collect();
@@ -63,7 +63,7 @@ pub(crate) fn program_of_c_is_saxpy() -> Outcome {
     })
 }
 
-pub(crate) fn program_of_c_is_histogram() -> Outcome {
+pub(crate) fn compiled_kernel_is_histogram() -> Outcome {
     let (gpu, stream, program) = load()?;
     let data = pattern(6, if is_slow() { 2000 } else { 200_003 });
     let mut expected = vec![0u32; 256];
@@ -87,7 +87,7 @@ pub(crate) fn program_of_c_is_histogram() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn program_prints_in_order() -> Outcome {
+pub(crate) fn compiled_kernel_prints_in_order() -> Outcome {
     let (gpu, stream, program) = load()?;
     let mut say = program.kernel("say", Grid::new(3, 2))?;
     let word = gpu.alloc_from(b"work\0")?;
@@ -131,7 +131,7 @@ pub(crate) fn program_prints_in_order() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn program_takes_arguments_of_all_types() -> Outcome {
+pub(crate) fn compiled_kernel_takes_all_arguments() -> Outcome {
     let (gpu, stream, program) = load()?;
     let mut sum = program.kernel("sum", Grid::new(1, 1))?;
     let mut to = gpu.alloc::<f64>(6)?;
@@ -166,7 +166,7 @@ fn stopped(stream: &Stream, result: std::result::Result<(), ProgramError>) -> Re
     Ok(trap.clone())
 }
 
-pub(crate) fn program_that_stops_says_where() -> Outcome {
+pub(crate) fn compiled_kernel_that_stops_says_where() -> Outcome {
     let (gpu, _, program) = load()?;
     let stream = gpu.stream(Default::default())?;
     let grid = Grid::new(4, 8);
@@ -211,7 +211,7 @@ pub(crate) fn program_that_stops_says_where() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn program_that_cannot_be_is_refused() -> Outcome {
+pub(crate) fn compiled_kernel_that_cannot_be() -> Outcome {
     let (gpu, stream, program) = load()?;
     let refused = |result: std::result::Result<Launcher, ProgramError>| match result {
         Err(ProgramError::Refused(cause)) => cause,

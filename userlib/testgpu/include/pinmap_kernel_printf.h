@@ -60,6 +60,7 @@ __device__ void pinmap_put_float(struct pinmap_text *text, double value, int dig
 	const char *sign = __builtin_signbit(value) ? "-" : "";
 	uint64_t whole, part, scale = 1;
 	int zeros = 0;
+	double rest;
 
 	if (value != value || value - value != 0) {
 		const char *names[] = { "nan", "inf", "-inf" };
@@ -73,7 +74,11 @@ __device__ void pinmap_put_float(struct pinmap_text *text, double value, int dig
 	for (int i = 0; i < digits; i++)
 		scale *= 10;
 	whole = (uint64_t)value;
-	part = (uint64_t)((value - (double)whole) * (double)scale + 0.5);
+	rest = (value - (double)whole) * (double)scale;
+	part = (uint64_t)rest;
+	rest -= (double)part;
+	/* A half is rounded to an even digit, as elsewhere. */
+	part += rest > 0.5 || (rest == 0.5 && ((digits ? part : whole) & 1));
 	if (part >= scale) {
 		part -= scale;
 		whole++;
