@@ -25,9 +25,9 @@ impl<T> Allocation<T> {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the device executes no programs; `EINVAL`: the address is no multiple of the
-    /// size of a page; `EEXIST`: something else is mapped there; `ERANGE`, `ENOMEM`, `ENODEV`,
-    /// `ENOSPC`: as for [`Registration::map`](crate::Registration::map).
+    /// `EOPNOTSUPP`: the device is not paged, and executes no programs; `EINVAL`: the address is no
+    /// multiple of the size of a page; `EEXIST`: something else is mapped there; `ERANGE`,
+    /// `ENOMEM`, `ENODEV`, `ENOSPC`: as for [`Registration::map`](crate::Registration::map).
     pub fn map_code(&self, device_addr: u64) -> Result<()> {
         self.map_at(device_addr, abi::PINMAP_MAP_EXECUTE, "code")
     }

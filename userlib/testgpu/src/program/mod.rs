@@ -71,8 +71,9 @@ impl Program {
     /// # Errors
     ///
     /// [`ProgramError::Refused`]: this is no such file; [`ProgramError::Pinmap`]: as for
-    /// [`Accelerator::alloc_vram`] and [`Allocation::map_code`], of which `EOPNOTSUPP` says that
-    /// the device executes no programs.
+    /// [`Accelerator::alloc_vram`] and [`Allocation::map_code`]. A device that executes no
+    /// programs says so at the first launch, which stops with
+    /// [`FaultCode::BadKernel`](pinmap::accelerator::FaultCode::BadKernel).
     pub fn load(gpu: &Accelerator, elf: &[u8]) -> Result<Self, ProgramError> {
         let elf = Elf::parse(elf)?;
         let reserved = MmapOptions::new()
