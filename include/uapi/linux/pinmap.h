@@ -1662,8 +1662,8 @@ enum pinmap_stay_awake_flags {
  *
  * When the system sleeps, registrations, mappings and IOMMU stay. A paged device
  * keeps what it has: queues stop after the packet that runs, and go on later;
- * managed memory comes home. Its clock and its counters begin anew. A flat
- * device loses its state, exports of its BARs are revoked, and its owner is told
+ * managed memory comes home. Its clock may begin anew. A flat device loses its
+ * state, exports of its BARs are revoked, and its owner is told
  * (%PINMAP_EVENT_RESUMED).
  */
 struct pinmap_stay_awake {
