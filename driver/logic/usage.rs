@@ -2,8 +2,8 @@
 //! Counts who uses a device now, and who has since it was looked at last: in one word, so that
 //! coming and going is one addition each.
 //!
-//! Bits 0 to 30 count the users, bit 31 says that the device is asleep, and bits 32 to 63 count those
-//! who ever came.
+//! Bits 0 to 30 count the users, bit 31 says that the device is asleep, and bits 32 to 63 count
+//! those who ever came.
 
 /// Added to the word by a user who comes.
 pub const COME: u64 = (1 << 32) | 1;
