@@ -41,6 +41,11 @@ pub use kernel::{
     SumF32,
 };
 
+/// The examples in the document, which are tests, too.
+#[cfg(all(doctest, feature = "program"))]
+#[doc = include_str!("../../../docs/kernels.md")]
+mod document {}
+
 use pinmap::accelerator::Accelerator;
 use pinmap::{Device, Result};
 
