@@ -351,10 +351,7 @@ impl Device {
         context.close();
         self.totals.remove(Stat::Contexts, 0);
         if context.keeps_awake() {
-            let bound = self.bound.while_open(|| self.runtime.let_go(true));
-            if bound.is_none() {
-                self.runtime.let_go(false);
-            }
+            self.let_go();
         }
     }
 

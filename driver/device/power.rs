@@ -6,7 +6,7 @@ use crate::{
     context::Context,
     sys::{
         pci::runtime::{Awake, Runtime},
-        task::{coverage::Covered, process},
+        task::{clock, coverage::Covered, process},
     },
     uapi::{self, pinmap_event},
 };
@@ -51,10 +51,18 @@ impl Device {
             self.runtime.keep();
             if context.set_keeps_awake() {
                 // Another call was first.
-                self.runtime.let_go(true);
+                self.let_go();
             }
         }
         Ok(None)
+    }
+
+    /// Has a flat device stay awake no longer for a context, whether it is bound still or not.
+    pub(super) fn let_go(&self) {
+        let let_go = |bound| self.runtime.let_go(bound);
+        self.bound
+            .while_open(|| let_go(true))
+            .unwrap_or_else(|| let_go(false));
     }
 
     /// Puts the device to sleep, if nobody uses it: it comes back by [`wake`](Self::wake). Returns
@@ -75,10 +83,12 @@ impl Device {
         if !self.backend.can_doze(runtime.delay()) || !runtime.close() {
             return false;
         }
+        let begin = clock::now();
         // Who touches its memory or rings a doorbell from now on wakes it.
         self.zap_views();
         if self.backend.doze().is_err() {
-            runtime.open(false);
+            runtime.put_off(begin);
+            runtime.open();
             return false;
         }
         true
@@ -87,7 +97,7 @@ impl Device {
     /// Wakes the device.
     pub(super) fn wake(&self) {
         self.backend.wake();
-        self.runtime.open(true);
+        self.runtime.open();
     }
 
     /// Goes on after a sleep of the system. The owner of a flat device is told.

@@ -37,8 +37,6 @@ pub(crate) struct Runtime {
     seen: Atomic<u64>,
     /// Closed while the function is asleep.
     awake: Gate,
-    /// When users began to wait.
-    closed_at: Atomic<u64>,
     /// The time before which nothing is tried.
     not_before: Atomic<u64>,
 }
@@ -59,7 +57,6 @@ impl Runtime {
             usage: Atomic::new(0),
             seen: Atomic::new(0),
             awake: Gate::new(),
-            closed_at: Atomic::new(0),
             not_before: Atomic::new(0),
         }
     }
@@ -140,14 +137,10 @@ impl Runtime {
 
     /// Has users wait from now on. Returns false if there is one.
     pub(crate) fn close(&self) -> bool {
-        self.closed_at.store(clock::now(), Relaxed);
         let word = self.usage.load(Acquire);
-        let closed = !is_busy(word, word) && {
+        let closed = !is_busy(word, word) && self.usage.cmpxchg(word, word | ASLEEP, Full).is_ok();
+        if closed {
             self.awake.close();
-            self.usage.cmpxchg(word, word | ASLEEP, Full).is_ok()
-        };
-        if !closed {
-            self.awake.open();
         }
         closed
     }
@@ -157,16 +150,16 @@ impl Runtime {
         users(self.usage.load(Acquire)) != 0
     }
 
-    /// Lets users through again: the function is awake. `slept`: it was asleep, and not only about
-    /// to be.
-    pub(crate) fn open(&self, slept: bool) {
-        if !slept {
-            let now = clock::now();
-            let took = now.saturating_sub(self.closed_at.load(Relaxed));
-            let pause = took.saturating_mul(PAUSE);
-            self.not_before.store(now.saturating_add(pause), Relaxed);
-        }
+    /// Lets users through again: the function is awake.
+    pub(crate) fn open(&self) {
         self.usage.fetch_sub(ASLEEP, Release);
         self.awake.open();
+    }
+
+    /// Has nothing be tried for a while, after what began at `begin` was tried in vain.
+    pub(crate) fn put_off(&self, begin: u64) {
+        let now = clock::now();
+        let pause = now.saturating_sub(begin).saturating_mul(PAUSE);
+        self.not_before.store(now.saturating_add(pause), Relaxed);
     }
 }

@@ -120,15 +120,21 @@ TEST(accelerator_is_shared)
 		  bdf);
 }
 
+/* Has a container register memory and keep it. @pins: what was pinned before. */
+static void hold(const struct pci_device *device, long long pins)
+{
+	CHECK_RUN(as_user, 0, "", WITH "%s -d --name held pinmap container --register %s 4 hold",
+		  device->node, device->node);
+	await_pins(pins);
+}
+
 /* A flat device is one container's; others are told so. Who is killed keeps nothing. */
 TEST(killed)
 {
 	struct pci_device device = need_containers();
 	long long pins = pins_held();
 
-	CHECK_RUN(as_user, 0, "", WITH "%s -d --name held pinmap container --register %s 4 hold",
-		  device.node, device.node);
-	await_pins(pins);
+	hold(&device, pins);
 	CHECK_RUN(as_user, 1, "EBUSY", WITH "%s pinmap container --register %s 1", device.node,
 		  device.node);
 	CHECK_RUN(as_user, 0, "held", "podman kill held");
@@ -141,9 +147,7 @@ TEST(taken_away)
 	struct pci_device device = need_containers();
 	long long pins = pins_held();
 
-	CHECK_RUN(as_user, 0, "", WITH "%s -d --name held pinmap container --register %s 4 hold",
-		  device.node, device.node);
-	await_pins(pins);
+	hold(&device, pins);
 	CHECK_RUN(as_root, 0, "", "pinmap unbind %s", device.bdf);
 	CHECK_PINS_SOON(pins);
 	CHECK_RUN(as_root, 0, "", "pinmap bind %s", device.bdf);
