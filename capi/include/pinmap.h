@@ -91,6 +91,11 @@
 #define PINMAP_DEVICE_INFO_INTEGRATED (1 << 6)
 
 /**
+ * The device executes programs.
+ */
+#define PINMAP_DEVICE_INFO_PROGRAMS (1 << 7)
+
+/**
  * How many BARs a function can have.
  */
 #define PINMAP_BARS 6

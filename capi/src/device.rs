@@ -33,6 +33,8 @@ pub const PINMAP_DEVICE_INFO_GONE: u32 = 1 << 4;
 pub const PINMAP_DEVICE_INFO_MANAGED: u32 = 1 << 5;
 /// The device's memory is a part of the host's: nothing moves.
 pub const PINMAP_DEVICE_INFO_INTEGRATED: u32 = 1 << 6;
+/// The device executes programs.
+pub const PINMAP_DEVICE_INFO_PROGRAMS: u32 = 1 << 7;
 
 /// How many BARs a function can have.
 pub const PINMAP_BARS: usize = 6;
@@ -257,7 +259,8 @@ pub unsafe extern "C" fn pinmap_get_info(
                 | flag(known.owner, PINMAP_DEVICE_INFO_OWNER)
                 | flag(known.gone, PINMAP_DEVICE_INFO_GONE)
                 | flag(known.managed, PINMAP_DEVICE_INFO_MANAGED)
-                | flag(known.integrated, PINMAP_DEVICE_INFO_INTEGRATED),
+                | flag(known.integrated, PINMAP_DEVICE_INFO_INTEGRATED)
+                | flag(known.programs, PINMAP_DEVICE_INFO_PROGRAMS),
             aperture_first: *known.aperture.start(),
             aperture_last: *known.aperture.end(),
             page_sizes: known.page_sizes.bits(),

@@ -114,6 +114,15 @@ impl Backend {
         }
     }
 
+    /// Whether the device executes programs, from memory that is mapped for that.
+    pub(crate) fn has_programs(&self) -> bool {
+        match self {
+            Self::Flat(_) => false,
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.limits().programs,
+        }
+    }
+
     /// Allocates `length` bytes of VRAM, zeroed, with P2PDMA pages if wanted. `ENOSPC`: not free in
     /// one piece; `EDQUOT`: more than the control group may have; `EOPNOTSUPP`: there can be no
     /// such pages.
@@ -404,6 +413,9 @@ impl Backend {
                 }
                 if self.is_integrated() {
                     info.out_flags |= uapi::PINMAP_INFO_INTEGRATED;
+                }
+                if self.has_programs() {
+                    info.out_flags |= uapi::PINMAP_INFO_PROGRAMS;
                 }
             }
         }

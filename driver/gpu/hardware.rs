@@ -26,6 +26,8 @@ pub(crate) struct Limits {
     pub(crate) vram: u64,
     /// VRAM is a part of the host's memory: it is left to the driver's tables.
     pub(crate) integrated: bool,
+    /// Executes programs, from memory that is mapped for that.
+    pub(crate) programs: bool,
     /// The base address register that shows VRAM, from its beginning on.
     pub(crate) vram_bar: u32,
     /// Addresses that the device's MMU translates.

@@ -29,7 +29,7 @@ impl Request for pinmap_map {
         if plan.access.is_write() && !buffer.writable() {
             return Err(EACCES.into());
         }
-        if plan.access == Access::Fetch && context.device().flat().is_ok() {
+        if plan.access == Access::Fetch && !context.device().backend().has_programs() {
             return Err(EOPNOTSUPP.into());
         }
         let target = plan.target(buffer.span()).map_err(errno)?;

@@ -175,6 +175,8 @@ records! { "pinmap":
         managed: bool,
         /// Whether the device's memory is a part of the host's: nothing moves then.
         integrated: bool,
+        /// Whether the device executes programs.
+        programs: bool,
         /// The first and the last address that the device can be given.
         aperture: (u64, u64),
         /// How many bytes this user may have locked; None: any number.
@@ -366,6 +368,7 @@ impl From<pinmap::Info> for Info {
             gone: info.gone,
             managed: info.managed,
             integrated: info.integrated,
+            programs: info.programs,
             aperture: (*info.aperture.start(), *info.aperture.end()),
             memlock_limit: info.memlock.limit,
             memlock_used: info.memlock.used,

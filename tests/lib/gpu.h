@@ -36,6 +36,7 @@ enum gpu_code {
 	GPU_PERMISSION = 2,
 	GPU_BUS = 6,
 	GPU_BAD_OPCODE = 16,
+	GPU_BAD_KERNEL = 20,
 	GPU_TOO_LONG = 32,
 	GPU_ENGINE_LOST = 34
 };

@@ -77,13 +77,15 @@ impl TestGpu {
     fn read_limits(registers: &Mmio, doorbells: &Bar, vram: &Bar) -> Result<Limits> {
         let number = |offset| u32::try_from(registers.read(offset)).map_err(|_| ENODEV);
         let va_bits = number(VA_BITS)?;
+        let features = registers.read(FEATURES);
         let limits = Limits {
             queues: number(DOORBELLS)?,
             slots: number(SLOTS)?,
             vmids: number(VMIDS)?,
             max_priority: 3,
             vram: registers.read(VRAM_SIZE),
-            integrated: registers.read(FEATURES) & FEATURE_INTEGRATED != 0,
+            integrated: features & FEATURE_INTEGRATED != 0,
+            programs: features & FEATURE_PROGRAM != 0,
             vram_bar: BAR_VRAM,
             addresses: 1_u64
                 .checked_shl(va_bits)

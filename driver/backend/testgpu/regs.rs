@@ -38,6 +38,7 @@ numbers! {
     VECTORS = 0x0070;
     TIME = 0x0078;
     FEATURE_ATOMIC = 0x40;
+    FEATURE_PROGRAM = 0x200;
     FEATURE_INTEGRATED = 0x400;
     RESET = 0x0100;
     MAX_RUN_NS = 0x0110;

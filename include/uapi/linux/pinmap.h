@@ -225,6 +225,8 @@ struct pinmap_bar {
  * @PINMAP_INFO_INTEGRATED: a paged device whose memory is a part of the host's:
  *                          managed memory does not move, and what is allocated
  *                          with %PINMAP_ALLOC_VRAM is host memory
+ * @PINMAP_INFO_PROGRAMS: a paged device that executes programs:
+ *                        %PINMAP_MAP_EXECUTE works
  */
 enum pinmap_info_flags {
 	PINMAP_INFO_COHERENT = 1 << 0,
@@ -234,6 +236,7 @@ enum pinmap_info_flags {
 	PINMAP_INFO_GONE = 1 << 4,
 	PINMAP_INFO_MANAGED = 1 << 5,
 	PINMAP_INFO_INTEGRATED = 1 << 6,
+	PINMAP_INFO_PROGRAMS = 1 << 7,
 };
 
 /**
@@ -1507,9 +1510,10 @@ struct pinmap_query {
  * @PINMAP_MAP_WRITE: the device may write; the buffer must have been
  *                    registered with %PINMAP_REGISTER_WRITE (``EACCES``)
  * @PINMAP_MAP_FIXED: map at exactly @device_addr or fail
- * @PINMAP_MAP_EXECUTE: a paged device may fetch instructions of programs from
- *                      there. Other devices have none (``EOPNOTSUPP``). Not
- *                      with %PINMAP_MAP_WRITE (``EINVAL``)
+ * @PINMAP_MAP_EXECUTE: the device may fetch instructions of programs from
+ *                      there, if it has %PINMAP_INFO_PROGRAMS
+ *                      (``EOPNOTSUPP``). Not with %PINMAP_MAP_WRITE
+ *                      (``EINVAL``)
  */
 enum pinmap_map_flags {
 	PINMAP_MAP_WRITE = 1 << 0,

@@ -406,7 +406,8 @@ const TESTS: &[Test] = tests! {
         compiled_kernel_prints_in_order
         compiled_kernel_takes_all_arguments
         compiled_kernel_that_stops_says_where
-        compiled_kernel_that_cannot_be;
+        compiled_kernel_that_cannot_be
+        compiled_kernel_wants_a_device_that_executes;
     stream_graph:
         random_graphs_are_as_if_sequential
         random_graphs_of_many_streams_of_all_priorities;

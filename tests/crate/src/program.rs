@@ -19,8 +19,24 @@ fn load() -> Result<(Accelerator, Stream, Program)> {
         return skip("there was no clang when the tests were built");
     }
     let (gpu, stream) = gpu_and_stream()?;
+    if !gpu.device().info()?.programs {
+        return skip("the device executes no programs");
+    }
     let program = Program::load(&gpu, KERNELS)?;
     Ok((gpu, stream, program))
+}
+
+pub(crate) fn compiled_kernel_wants_a_device_that_executes() -> Outcome {
+    let (gpu, _stream) = gpu_and_stream()?;
+    if KERNELS.is_empty() || gpu.device().info()?.programs {
+        return skip("the device executes programs (scripts/vm --gpu --no-programs)");
+    }
+    let before = gpu.info()?;
+    let error = Program::load(&gpu, KERNELS).expect_err("it executes none");
+    let refused = ProgramError::Refused("the device executes no programs".into());
+    assert_eq!(error, refused);
+    assert_eq!(gpu.info()?.vram_free, before.vram_free);
+    Ok(())
 }
 
 pub(crate) fn compiled_kernel_is_saxpy() -> Outcome {

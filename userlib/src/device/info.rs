@@ -72,6 +72,9 @@ pub struct Info {
     /// Whether the device's memory is a part of the host's. Nothing moves then, and
     /// [`alloc_vram`](crate::accelerator::Accelerator::alloc_vram) allocates host memory.
     pub integrated: bool,
+    /// Whether the device executes programs, from memory that
+    /// [`map_code`](crate::Allocation::map_code) maps.
+    pub programs: bool,
     /// The device addresses that the IOMMU translates.
     pub aperture: RangeInclusive<u64>,
     /// The page sizes of the IOMMU.
@@ -119,6 +122,7 @@ impl Info {
             gone: flag(abi::PINMAP_INFO_GONE),
             managed: flag(abi::PINMAP_INFO_MANAGED),
             integrated: flag(abi::PINMAP_INFO_INTEGRATED),
+            programs: flag(abi::PINMAP_INFO_PROGRAMS),
             aperture: info.out_aperture_start..=info.out_aperture_last,
             page_sizes: PageSizes(info.out_page_sizes),
             memlock: Memlock {

@@ -85,6 +85,7 @@ pub const PINMAP_INFO_OWNER: pinmap_info_flags = 8;
 pub const PINMAP_INFO_GONE: pinmap_info_flags = 16;
 pub const PINMAP_INFO_MANAGED: pinmap_info_flags = 32;
 pub const PINMAP_INFO_INTEGRATED: pinmap_info_flags = 64;
+pub const PINMAP_INFO_PROGRAMS: pinmap_info_flags = 128;
 pub type pinmap_info_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

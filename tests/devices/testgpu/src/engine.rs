@@ -227,6 +227,10 @@ impl Execution<'_> {
                     Arguments::Indirect(va) => indirect(port, va)?,
                 };
                 let kernel = kernel::decode(kernel, arguments).map_err(Fault::error)?;
+                let settings = self.device.hardware().settings();
+                if matches!(kernel, Kernel::Program { .. }) && !settings.programs {
+                    return Err(Fault::error(Reason::BadKernel).into());
+                }
                 compute::run(port, buffers, kernel, progress, &mut self.held)?;
             }
             Packet::FenceWrite { va, value } => {

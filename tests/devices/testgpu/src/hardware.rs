@@ -27,6 +27,8 @@ pub struct Settings {
     pub vram_link: Speed,
     /// Whether it says that it is integrated: its memory is a part of the host's.
     pub integrated: bool,
+    /// Whether it executes programs.
+    pub programs: bool,
     /// Instructions of a program per second; 0: no limit.
     pub program_rate: u64,
     /// Whether `INV_DONE` and `PAGING_DONE` are answered when there is nothing left to wait for.
@@ -46,6 +48,7 @@ impl Default for Settings {
                 latency: 0,
             },
             integrated: false,
+            programs: true,
             program_rate: 0,
             prompt: false,
         }

@@ -23,6 +23,7 @@ Serves the test GPU to one QEMU, until that ends:
   --vram-bandwidth BYTES   likewise for VRAM (0)
   --vram-latency NS        likewise for VRAM (0)
   --integrated             say that VRAM is a part of the host's memory, and no faster
+  --no-programs            execute none (else: RISC-V)
   --program-rate NUMBER    instructions of a program per second; 0: no limit (0)
   --prompt                 answer a read of INV_DONE or PAGING_DONE when what was submitted is done,
                            or a second has passed; not with --message
@@ -47,6 +48,7 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Req
             "--help" | "-h" => return Ok(None),
             "--message" => options.message = true,
             "--integrated" => settings.integrated = true,
+            "--no-programs" => settings.programs = false,
             "--prompt" => settings.prompt = true,
             "--verbose" => options.verbose = true,
             "--socket" => socket = Some(PathBuf::from(value()?)),

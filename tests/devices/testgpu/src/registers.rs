@@ -105,6 +105,10 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         true => regs::FEATURE_INTEGRATED,
         false => 0,
     };
+    let programs = match hardware.settings().programs {
+        true => regs::FEATURE_PROGRAM,
+        false => 0,
+    };
     let always = regs::FEATURE_COPY
         | regs::FEATURE_COMPUTE
         | regs::FEATURE_RETRY
@@ -112,12 +116,11 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         | regs::FEATURE_PAGING
         | regs::FEATURE_ATOMIC
         | regs::FEATURE_ZEROS
-        | regs::FEATURE_STAMP
-        | regs::FEATURE_PROGRAM;
+        | regs::FEATURE_STAMP;
     Some(match offset {
         regs::MAGIC => u64::from_le_bytes(*b"TESTGPU1"),
         regs::VERSION => (1 << 16) | 4,
-        regs::FEATURES => always | message | integrated,
+        regs::FEATURES => always | message | integrated | programs,
         regs::VRAM_SIZE => hardware.vram.size(),
         regs::DOORBELLS => regs::QUEUE_COUNT as u64,
         regs::SLOTS => regs::SLOT_COUNT as u64,

@@ -66,6 +66,8 @@ static uint64_t load(int fd)
 {
 	struct pinmap_alloc args;
 
+	if (!(get_info(fd).out_flags & PINMAP_INFO_PROGRAMS))
+		SKIP("the device executes no programs");
 	CHECK_OK(try_alloc(fd, 0, PAGE, &args));
 	memcpy(alloc_view(fd, &args), code, sizeof(code));
 	return map(fd, args.out_handle, PINMAP_MAP_EXECUTE, 0);
@@ -286,4 +288,24 @@ TEST(execute_is_a_right_of_its_own)
 	push(&queue, launch);
 	queue_finish(&queue);
 	CHECK_EQ(*(uint64_t *)launch->a[0], THREADS);
+}
+
+/* A device that executes no programs is told apart before a launch, and refuses one. */
+TEST(none_without_the_feature, .faults = true)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct gpu_memory memory = gpu_alloc(fd, 0, PAGE);
+	struct launch *launch = prepare(fd, (uintptr_t)memory.addr, 1);
+	uint64_t addr = 0;
+	struct pinmap_fail fail;
+
+	if (get_info(fd).out_flags & PINMAP_INFO_PROGRAMS)
+		SKIP("the device executes programs: scripts/vm --gpu --no-programs");
+	CHECK_ERR(EOPNOTSUPP, try_map(fd, memory.args.out_handle, PINMAP_MAP_EXECUTE, &addr,
+				      &fail));
+	push(&queue, launch);
+	queue_submit(&queue);
+	CHECK_EQ(queue_stopped(&queue), GPU_BAD_KERNEL);
+	CHECK_EQ(launch->instructions, 0);
 }

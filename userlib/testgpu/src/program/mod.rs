@@ -70,12 +70,16 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::Refused`]: this is no such file; [`ProgramError::Pinmap`]: as for
-    /// [`Accelerator::alloc_vram`] and [`Allocation::map_code`]. A device that executes no
-    /// programs says so at the first launch, which stops with
-    /// [`FaultCode::BadKernel`](pinmap::accelerator::FaultCode::BadKernel).
+    /// [`ProgramError::Refused`]: this is no such file, or the device executes no programs;
+    /// [`ProgramError::Pinmap`]: as for [`Accelerator::alloc_vram`] and
+    /// [`Allocation::map_code`].
     pub fn load(gpu: &Accelerator, elf: &[u8]) -> Result<Self, ProgramError> {
         let elf = Elf::parse(elf)?;
+        if !gpu.device().info()?.programs {
+            return Err(ProgramError::Refused(
+                "the device executes no programs".into(),
+            ));
+        }
         let reserved = MmapOptions::new()
             .len(elf.len())
             .no_reserve_swap()
