@@ -211,6 +211,14 @@ impl Hardware for TestGpu {
         self.vram.order();
     }
 
+    fn load_all(&self, offset: u64, words: &mut [u64]) {
+        self.vram.load(offset, words);
+    }
+
+    fn store_all(&self, offset: u64, words: &[u64]) {
+        self.vram.store(offset, words);
+    }
+
     fn save(&self, image: Image) {
         self.vram.save(image);
     }

@@ -13,13 +13,17 @@
 //!
 //! A device that nobody uses *dozes* in the same way, while programs run: see
 //! `sys/pci/runtime.rs`. None of them is in a call then, and those that touch its memory or ring a
-//! doorbell wait until it is awake.
+//! doorbell wait until it is awake. It may doze for long, so what programs have in VRAM is saved
+//! where the kernel can swap it out. In a sleep of the system it cannot, since disks sleep, too.
 
-use super::{hardware::Hardware, sched::schedule::Halt, Gpu, PATIENCE};
+use super::{hardware::Hardware, sched::schedule::Halt, vram::Taken, Gpu, PATIENCE};
 use crate::{
-    logic::image::WORDS,
+    logic::{
+        image::{Run, WORDS},
+        PAGE_SIZE,
+    },
     sys::{
-        mm::reclaim,
+        mm::shmem::Shmem,
         pci::mmio::Image,
         task::{
             self,
@@ -39,9 +43,35 @@ const AT_ONCE: usize = 1 << 18;
 pub(super) enum Sleep {
     #[default]
     Awake,
-    /// Nothing is done for queues. Room for what is in VRAM.
-    Stopped(Image),
-    Asleep,
+    /// Nothing is done for queues. Room for what is in VRAM, and what is saved already.
+    Stopped(Image, Option<Saved>),
+    Asleep(Option<Saved>),
+}
+
+/// What programs have in VRAM, which nobody changes.
+pub(super) struct Saved {
+    runs: KVVec<Run>,
+    memory: Shmem,
+}
+
+impl Saved {
+    /// Calls `copy` with the offset of each page in VRAM, and its number in `memory`.
+    fn each_page(&mut self, mut copy: impl FnMut(&mut Shmem, u64, u64) -> Result) -> Result {
+        for run in &self.runs {
+            for page in 0..run.pages {
+                let offset = run.first.saturating_add(page).saturating_mul(PAGE_SIZE);
+                copy(&mut self.memory, offset, run.before.saturating_add(page))?;
+                task::cond_resched();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pages of `runs`.
+fn pages(runs: &[Run]) -> u64 {
+    runs.last()
+        .map_or(0, |run| run.before.saturating_add(run.pages))
 }
 
 /// Whether programs wait meanwhile.
@@ -113,7 +143,7 @@ impl Gpu {
     /// Stops the device, unless it is gone. `zap` unmaps VRAM from user space. `EBUSY`: somebody
     /// does not let go of its memory; `ENOMEM`: there is no room for it. Then it goes on.
     pub(crate) fn prepare_sleep(&self, zap: &dyn Fn()) -> Result {
-        if matches!(*self.sleep.lock(), Sleep::Asleep) {
+        if matches!(*self.sleep.lock(), Sleep::Asleep(_)) {
             // It has slept since a snapshot of the system was made.
             return Ok(());
         }
@@ -170,23 +200,38 @@ impl Gpu {
         if !self.is_p2pdma_idle(patience, zap) {
             return Err(("other devices read or write its memory", EBUSY));
         }
-        let image = self.image(hurry);
-        let image = image.map_err(|error| ("no room for what is in its memory", error))?;
-        *self.sleep.lock() = Sleep::Stopped(image);
+        let save = || -> Result<Sleep> {
+            Ok(match hurry {
+                Hurry::No => Sleep::Stopped(self.image(hurry, Taken::All)?, None),
+                Hurry::Yes => {
+                    let saved = self.save_blocks()?;
+                    Sleep::Stopped(self.image(hurry, Taken::ButBlocks)?, Some(saved))
+                }
+            })
+        };
+        let stopped = save().map_err(|error| ("no room for what is in its memory", error))?;
+        *self.sleep.lock() = stopped;
         Ok(())
     }
 
-    /// Makes room for all frames of VRAM that are taken.
-    fn image(&self, hurry: Hurry) -> Result<Image> {
-        let runs = self.vram.taken()?;
-        let pages = runs
-            .last()
-            .map_or(0, |run| run.before.saturating_add(run.pages));
-        // While programs run, an allocation that fails would have one of them killed.
-        if hurry == Hurry::Yes && pages > reclaim::available_pages() / 2 {
-            return Err(ENOMEM);
-        }
-        let count = usize::try_from(pages.saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
+    /// Saves what programs have in VRAM. `EBUSY`: somebody waits meanwhile.
+    fn save_blocks(&self) -> Result<Saved> {
+        let runs = self.vram.taken(Taken::Blocks)?;
+        let memory = Shmem::new(pages(&runs).saturating_mul(PAGE_SIZE))?;
+        let mut saved = Saved { runs, memory };
+        saved.each_page(|memory, offset, number| {
+            if self.runtime.is_wanted() {
+                return Err(EBUSY);
+            }
+            memory.write(number, |words| self.hardware.load_all(offset, words))
+        })?;
+        Ok(saved)
+    }
+
+    /// Makes room for frames of VRAM that are taken.
+    fn image(&self, hurry: Hurry, of: Taken) -> Result<Image> {
+        let runs = self.vram.taken(of)?;
+        let count = usize::try_from(pages(&runs).saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
         // There is no way to leave it unset that is safe.
         let mut words = VVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
         while words.len() < count {
@@ -236,7 +281,7 @@ impl Gpu {
 
     /// Whether the device is asleep: it was reset, and must not be reached.
     pub(super) fn is_asleep(&self) -> bool {
-        matches!(*self.sleep.lock(), Sleep::Asleep)
+        matches!(*self.sleep.lock(), Sleep::Asleep(_))
     }
 
     /// Saves what the device has, and resets it. It was [stopped](Self::prepare_sleep).
@@ -245,8 +290,11 @@ impl Gpu {
         if self.check_here().is_err() {
             return;
         }
-        let image = match mem::replace(&mut *sleep, Sleep::Asleep) {
-            Sleep::Stopped(image) => image,
+        let image = match mem::take(&mut *sleep) {
+            Sleep::Stopped(image, saved) => {
+                *sleep = Sleep::Asleep(saved);
+                image
+            }
             other => {
                 *sleep = other;
                 return;
@@ -267,14 +315,27 @@ impl Gpu {
     /// Brings back what was [saved](Self::sleep).
     pub(crate) fn resume(&self) {
         let mut sleep = self.sleep.lock();
-        if !matches!(*sleep, Sleep::Asleep) {
-            return;
-        }
-        *sleep = Sleep::Awake;
+        let saved = match mem::take(&mut *sleep) {
+            Sleep::Asleep(saved) => saved,
+            other => {
+                *sleep = other;
+                return;
+            }
+        };
         if self.check_here().is_ok() && self.reset().is_err() {
             let _ = self.lose();
         }
         self.hardware.restore();
+        let restore = |mut saved: Saved| {
+            saved.each_page(|memory, offset, number| {
+                memory.read(number, |words| self.hardware.store_all(offset, words))
+            })
+        };
+        if saved.map_or(Ok(()), restore).is_err() {
+            // The swap device has lost what programs have.
+            let _ = self.lose();
+        }
+        self.hardware.order();
         if self.check_here().is_err() {
             return;
         }

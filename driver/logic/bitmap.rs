@@ -136,13 +136,17 @@ impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
             .unwrap_or(self.frames)
     }
 
-    /// Returns the runs of frames that are taken, in ascending order: the first, and how many.
-    pub fn taken(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    /// Returns the runs of frames that are taken and not `spare`, in ascending order: the first,
+    /// and how many.
+    pub fn taken<'a>(
+        &'a self,
+        spare: impl Fn(u64) -> u64 + 'a,
+    ) -> impl Iterator<Item = (u64, u64)> + 'a {
         let mut at = 0;
         core::iter::from_fn(move || {
-            let first = self.first(true, at, self.frames, &none)?;
+            let first = self.first(true, at, self.frames, &spare)?;
             at = self
-                .first(false, first, self.frames, &none)
+                .first(false, first, self.frames, &spare)
                 .unwrap_or(self.frames);
             Some((first, at.saturating_sub(first)))
         })
@@ -163,6 +167,16 @@ impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
             self.high = self.high.checked_sub(1)?;
         }
         None
+    }
+
+    /// Takes frames, whether they are free or not.
+    pub fn take_all(&mut self, first: u64, count: u64) {
+        self.set(first, count, true);
+    }
+
+    /// Returns a bit for each frame of a word that is taken.
+    pub fn taken_in(&self, index: u64) -> u64 {
+        self.word(index, &none)
     }
 
     /// Frees frames.
@@ -281,6 +295,22 @@ mod tests {
         assert_eq!(f.free(), 8);
     }
 
+    /// Those that two bitmaps have, and those that one of them has.
+    #[test]
+    fn two_bitmaps_are_compared() {
+        let (mut all, mut some) = (frames(200), frames(200));
+        all.take_all(10, 100);
+        all.take_all(150, 50);
+        some.take_all(60, 20);
+        some.take_all(150, 30);
+        let both: Vec<_> = all.taken(|index| !some.taken_in(index)).collect();
+        assert_eq!(both, [(60, 20), (150, 30)]);
+        let rest: Vec<_> = all.taken(|index| some.taken_in(index)).collect();
+        assert_eq!(rest, [(10, 50), (80, 30), (180, 20)]);
+        some.give(60, 20);
+        assert_eq!((all.free(), some.free()), (50, 170));
+    }
+
     /// Requests: frames, the alignment, whether at the top, and whether to free others first.
     fn asks() -> impl Strategy<Value = Vec<(u64, u32, bool, bool)>> {
         let ask = (1u64..80, 0u32..7, any::<bool>(), any::<bool>());
@@ -319,7 +349,7 @@ mod tests {
                 prop_assert_eq!(f.free(), 700 - held.iter().map(|h| h.1).sum::<u64>());
                 let mut all: Vec<u64> = held.iter().flat_map(|&(o, n)| o..o + n).collect();
                 all.sort_unstable();
-                let told: Vec<u64> = f.taken().flat_map(|(o, n)| o..o + n).collect();
+                let told: Vec<u64> = f.taken(none).flat_map(|(o, n)| o..o + n).collect();
                 prop_assert_eq!(told, all);
             }
         }

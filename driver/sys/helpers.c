@@ -19,6 +19,7 @@
 #include "mm/mmu_notifier.c"
 #include "mm/presence.c"
 #include "mm/reclaim.c"
+#include "mm/shmem.c"
 #include "mm/vma.c"
 #include "pci/irq_eventfd.c"
 #include "pci/irq_thread.c"

@@ -340,7 +340,6 @@ void pinmap_runtime_request_resume(struct pci_dev *pdev);
 void pinmap_runtime_keep(struct pci_dev *pdev);
 void pinmap_runtime_let_go(struct pci_dev *pdev, bool bound);
 bool pinmap_pci_uses_ats(struct pci_dev *pdev);
-unsigned long pinmap_available_pages(void);
 void pinmap_runtime_busy(struct pci_dev *pdev);
 void pinmap_runtime_ask(struct pci_dev *pdev);
 u32 pinmap_runtime_delay(struct pci_dev *pdev);
@@ -372,6 +371,11 @@ bool pinmap_process_memlock(struct pid *process, u64 *limit);
 /* reclaim.rs */
 void pinmap_reclaim_begin(void);
 void pinmap_reclaim_end(void);
+
+/* shmem.rs */
+struct file *pinmap_shmem_new(u64 bytes);
+void *pinmap_shmem_get(struct file *file, u64 number, bool may_fail);
+void pinmap_shmem_put(void *page, bool dirty);
 
 /* sort.rs */
 void pinmap_sort_pairs(u64 (*pairs)[2], size_t count);

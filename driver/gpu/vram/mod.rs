@@ -81,6 +81,8 @@ const TABLES_SHARE: u64 = 16;
 /// Frames, and what they are used for.
 struct Free {
     frames: Bitmap<KVVec<u64>>,
+    /// Those of what programs have allocated.
+    blocks: Bitmap<KVVec<u64>>,
     reserve: u64,
     /// Frames set aside for contexts that are not in use yet.
     unused: u64,
@@ -100,6 +102,16 @@ impl Free {
             beyond: self.beyond,
         }
     }
+}
+
+/// What frames are taken for.
+#[derive(Clone, Copy)]
+pub(super) enum Taken {
+    All,
+    /// What programs have allocated.
+    Blocks,
+    /// Tables, and what is set aside.
+    ButBlocks,
 }
 
 #[pin_data]
@@ -125,12 +137,14 @@ impl Vram {
             let count = bytes / PAGE_SIZE;
             let words = usize::try_from(bitmap::words(count)).map_err(|_| ENODEV)?;
             let mut frames = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
+            let blocks = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
             let freed = frame_bits(bytes)?;
             let freed_words = zeros(bitmap::words(freed.len() as u64))?;
             // Not at the cost of programs.
             let mark = frames.take_top().ok_or(ENODEV)?;
             let free = Free {
                 frames,
+                blocks,
                 reserve: (count / TABLES_SHARE).saturating_sub(1),
                 unused: 0,
                 beyond: 0,
@@ -221,16 +235,21 @@ impl Vram {
         self.any_freed.xchg(true, Full);
     }
 
-    /// The runs of frames that are taken now.
-    pub(super) fn taken(&self) -> Result<KVVec<Run>> {
+    /// The runs of frames that are taken now, for `of`.
+    pub(super) fn taken(&self, of: Taken) -> Result<KVVec<Run>> {
         let mut runs = KVVec::new();
         loop {
             // Room is made without the lock, under which nothing allocates.
             let free = self.lock();
-            let count = free.frames.taken().count();
+            let others = |index| match of {
+                Taken::All => 0,
+                Taken::Blocks => !free.blocks.taken_in(index),
+                Taken::ButBlocks => free.blocks.taken_in(index),
+            };
+            let count = free.frames.taken(others).count();
             if count <= runs.capacity() {
                 let mut before = 0_u64;
-                for (first, pages) in free.frames.taken() {
+                for (first, pages) in free.frames.taken(others) {
                     let run = Run {
                         first,
                         pages,
@@ -274,9 +293,17 @@ impl Vram {
         self.region.lock().as_ref().ok_or(ENODEV)?.charge(bytes)
     }
 
+    /// Notes that a program has allocated `span`, until [`give`](Self::give).
+    fn note_block(&self, span: Span) {
+        let mut free = self.free.lock();
+        free.blocks.take_all(span.start() / PAGE_SIZE, span.pages());
+    }
+
     fn give(&self, span: Span) {
         let mut free = self.free.lock();
-        free.frames.give(span.start() / PAGE_SIZE, span.pages());
+        let (first, count) = (span.start() / PAGE_SIZE, span.pages());
+        free.blocks.give(first, count);
+        free.frames.give(first, count);
     }
 }
 
@@ -414,6 +441,7 @@ impl VramBlock {
             span,
             _charge: charge,
         };
+        gpu.vram.note_block(span);
         for done in (0..bytes).step_by(PIECE as usize) {
             if task::fatal_signal_pending() {
                 return Err(EINTR);

@@ -24,5 +24,7 @@ pub(crate) mod pages;
 pub(crate) mod presence;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod reclaim;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod shmem;
 pub(crate) mod vma;
 pub(crate) mod watch;

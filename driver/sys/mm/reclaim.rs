@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory that can be reclaimed, and locks that are taken while it is.
+//! Locks that are taken while memory is reclaimed.
 //!
-//! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
-//! [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h).
+//! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h).
 
 use crate::sys::helpers;
 
@@ -14,11 +13,4 @@ pub(crate) fn may_wait(take: impl FnOnce()) {
     take();
     // SAFETY: `pinmap_reclaim_begin` was called above.
     unsafe { helpers::pinmap_reclaim_end() };
-}
-
-/// Returns how many pages can be had without swapping.
-#[cfg(not(pinmap_flat))]
-pub(crate) fn available_pages() -> u64 {
-    // SAFETY: No requirements.
-    unsafe { helpers::pinmap_available_pages() as u64 }
 }

@@ -77,6 +77,28 @@ impl Drop for Mapping {
     }
 }
 
+/// Copies device memory to `words`.
+///
+/// # Safety
+///
+/// As many bytes are mapped at `address`.
+unsafe fn load(address: *mut ffi::c_void, words: &mut [u64]) {
+    let bytes = mem::size_of_val(words);
+    // SAFETY: As here; there is as much room.
+    unsafe { bindings::memcpy_fromio(words.as_mut_ptr().cast(), address, bytes) };
+}
+
+/// Copies `words` to device memory.
+///
+/// # Safety
+///
+/// As for [`load`].
+unsafe fn store(address: *mut ffi::c_void, words: &[u64]) {
+    let bytes = mem::size_of_val(words);
+    // SAFETY: As here; so many bytes there are.
+    unsafe { bindings::memcpy_toio(address, words.as_ptr().cast(), bytes) };
+}
+
 /// A base address register that the driver accesses 8 bytes at a time, at multiples of 8.
 #[pin_data]
 pub(crate) struct Mmio {
@@ -220,6 +242,33 @@ impl Mmio {
         unsafe { bindings::wmb() };
     }
 
+    /// Copies the memory at `offset` to `words`. Does nothing after [`revoke`](Self::revoke). No
+    /// image stands for the memory.
+    pub(crate) fn load(&self, offset: u64, words: &mut [u64]) {
+        let mapping = self.mapping.try_access();
+        let bytes = mem::size_of_val(words) as u64;
+        if let Some(address) = mapping
+            .as_ref()
+            .and_then(|mapping| mapping.at(offset, bytes))
+        {
+            // SAFETY: So many bytes are mapped there.
+            unsafe { load(address, words) };
+        }
+    }
+
+    /// Copies `words` to the memory at `offset`, like [`load`](Self::load).
+    pub(crate) fn store(&self, offset: u64, words: &[u64]) {
+        let mapping = self.mapping.try_access();
+        let bytes = mem::size_of_val(words) as u64;
+        if let Some(address) = mapping
+            .as_ref()
+            .and_then(|mapping| mapping.at(offset, bytes))
+        {
+            // SAFETY: So many bytes are mapped there.
+            unsafe { store(address, words) };
+        }
+    }
+
     /// Copies the memory to `image`, which stands for it from now on. Sleeps.
     pub(crate) fn save(&self, image: Image) {
         *self.image.lock() = Some(image);
@@ -227,20 +276,18 @@ impl Mmio {
         // An access that has not seen this is in a section that began before.
         // SAFETY: No requirements; it sleeps.
         unsafe { bindings::synchronize_rcu() };
-        self.each_page(Image::save_next, |address, words| {
-            let bytes = mem::size_of_val(words);
-            // SAFETY: So many bytes are mapped there, and there is as much room.
-            unsafe { bindings::memcpy_fromio(words.as_mut_ptr().cast(), address, bytes) };
+        // SAFETY: `each_page` passes what is mapped.
+        self.each_page(Image::save_next, |address, words| unsafe {
+            load(address, words)
         });
     }
 
     /// Copies the image back, if there is one. From now on accesses reach the memory itself.
     /// Sleeps.
     pub(crate) fn restore(&self) {
-        self.each_page(Image::restore_next, |address, words| {
-            let bytes = mem::size_of_val(words);
-            // SAFETY: So many bytes are mapped there, and so many there are.
-            unsafe { bindings::memcpy_toio(address, words.as_ptr().cast(), bytes) };
+        // SAFETY: `each_page` passes what is mapped.
+        self.each_page(Image::restore_next, |address, words| unsafe {
+            store(address, words)
         });
         self.order();
         let image = self.image.lock().take();

@@ -222,9 +222,3 @@ bool pinmap_pci_uses_ats(struct pci_dev *pdev)
 {
 	return pdev->ats_enabled;
 }
-
-/* Pages that can be had without swapping. */
-unsigned long pinmap_available_pages(void)
-{
-	return max(si_mem_available(), 0L);
-}

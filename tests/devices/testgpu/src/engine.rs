@@ -228,7 +228,7 @@ impl Execution<'_> {
                 };
                 let kernel = kernel::decode(kernel, arguments).map_err(Fault::error)?;
                 let settings = self.device.hardware().settings();
-                if matches!(kernel, Kernel::Program { .. }) && !settings.programs {
+                if matches!(kernel, kernel::Kernel::Program { .. }) && !settings.programs {
                     return Err(Fault::error(Reason::BadKernel).into());
                 }
                 compute::run(port, buffers, kernel, progress, &mut self.held)?;

@@ -8,6 +8,7 @@
 #include "gpu.h"
 #include "kmsg.h"
 #include "memory.h"
+#include "pressure.h"
 #include "pci.h"
 #include "pins.h"
 #include "process.h"
@@ -234,6 +235,38 @@ TEST(idle_loses_memory, .seconds = 60, .faults = true)
 	queue_submit(&use.queue);
 	CHECK_EQ(queue_stopped(&use.queue), GPU_NOT_PRESENT);
 	keep_awake(use.bdf);
+}
+
+/* What programs have in VRAM may be swapped out while the device sleeps. */
+TEST(idle_is_swapped_out, .seconds = 120)
+{
+	enum { LENGTH = 16 * MIB };
+	static const char reclaim[] = "/sys/devices/system/node/node0/reclaim";
+	struct use use = use_gpu(LENGTH);
+	long long before, swapped;
+
+	if (access(reclaim, W_OK))
+		SKIP("the kernel reclaims no memory of a node");
+	swap_begin();
+	pattern_fill(use.vram.addr, LENGTH, 0x51);
+	before = file_field("/proc/vmstat", "nr_shmem");
+	swapped = file_field("/proc/vmstat", "pswpout");
+	let_sleep(use.bdf, "10");
+	AWAIT_SLEEP(use.bdf);
+	CHECK(file_field("/proc/vmstat", "nr_shmem") >= before + LENGTH / PAGE);
+	/* A write fails with EAGAIN if less was reclaimed. */
+	CHECK(WAIT_FOR(slow(30000),
+		       (try_file_write(reclaim, "16M swappiness=max"),
+			file_field("/proc/vmstat", "pswpout") >= swapped + LENGTH / PAGE / 2)));
+	CHECK(is_asleep(use.bdf));
+	swapped = file_field("/proc/vmstat", "pswpin");
+	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, LENGTH);
+	keep_awake(use.bdf);
+	CHECK(file_field("/proc/vmstat", "pswpin") > swapped);
+	CHECK(pattern_is(use.host.addr, LENGTH, 0x51));
+	CHECK(WAIT_FOR(slow(10000),
+		       file_field("/proc/vmstat", "nr_shmem") < before + LENGTH / PAGE / 2));
+	swap_end();
 }
 
 /* Each time the device sleeps, and wakes for work, while another program works now and then. */
