@@ -8,9 +8,9 @@
 #include "gpu.h"
 #include "kmsg.h"
 #include "memory.h"
-#include "pressure.h"
 #include "pci.h"
 #include "pins.h"
+#include "pressure.h"
 #include "process.h"
 
 #include <stdio.h>
@@ -243,6 +243,7 @@ TEST(idle_is_swapped_out, .seconds = 120)
 	enum { LENGTH = 16 * MIB };
 	static const char reclaim[] = "/sys/devices/system/node/node0/reclaim";
 	struct use use = use_gpu(LENGTH);
+	const long long pages = LENGTH / PAGE;
 	long long before, swapped;
 
 	if (access(reclaim, W_OK))
@@ -253,11 +254,11 @@ TEST(idle_is_swapped_out, .seconds = 120)
 	swapped = file_field("/proc/vmstat", "pswpout");
 	let_sleep(use.bdf, "10");
 	AWAIT_SLEEP(use.bdf);
-	CHECK(file_field("/proc/vmstat", "nr_shmem") >= before + LENGTH / PAGE);
+	CHECK(file_field("/proc/vmstat", "nr_shmem") >= before + pages);
 	/* A write fails with EAGAIN if less was reclaimed. */
 	CHECK(WAIT_FOR(slow(30000),
 		       (try_file_write(reclaim, "16M swappiness=max"),
-			file_field("/proc/vmstat", "pswpout") >= swapped + LENGTH / PAGE / 2)));
+			file_field("/proc/vmstat", "pswpout") >= swapped + pages / 2)));
 	CHECK(is_asleep(use.bdf));
 	swapped = file_field("/proc/vmstat", "pswpin");
 	gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)use.vram.addr, LENGTH);
@@ -265,7 +266,7 @@ TEST(idle_is_swapped_out, .seconds = 120)
 	CHECK(file_field("/proc/vmstat", "pswpin") > swapped);
 	CHECK(pattern_is(use.host.addr, LENGTH, 0x51));
 	CHECK(WAIT_FOR(slow(10000),
-		       file_field("/proc/vmstat", "nr_shmem") < before + LENGTH / PAGE / 2));
+		       file_field("/proc/vmstat", "nr_shmem") < before + pages / 2));
 	swap_end();
 }
 
