@@ -45,11 +45,16 @@ TEST_EACH(owner_is_told, ways, .seconds = 120)
  */
 TEST(cut_off_for_nothing, .seconds = 60)
 {
-	int kmsg = kmsg_open(), fd = open_device(0), other = open_device(1);
-	struct edu edu = edu_open(fd);
-	struct registration memory = register_memory(fd, anon(1), PAGE, WRITE);
+	struct registration memory;
+	int kmsg, fd, other;
+	struct edu edu;
 
 	need_sleep(quick_way);
+	kmsg = kmsg_open();
+	fd = open_device(0);
+	other = open_device(1);
+	edu = edu_open(fd);
+	memory = register_memory(fd, anon(1), PAGE, WRITE);
 	register_memory(other, anon(1), PAGE, WRITE);
 	CHECK_OK(try_stay_awake(other, PINMAP_STAY_AWAKE_ON));
 	CHECK_ERR(EBUSY, try_sleep(quick_way));
