@@ -13,11 +13,13 @@
 #include "pressure.h"
 #include "process.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Lets a function sleep when it has been idle for so long; has it awake for good. */
@@ -383,6 +385,25 @@ static void then_unbind(struct use *use, pid_t pid)
 	pci_bind(use->bdf);
 }
 
+/* The function is removed from the system, as by unplugging it, and found again. */
+static void then_remove(struct use *use, pid_t pid)
+{
+	file_write(pci_path(use->bdf, "remove"), "1");
+	kill_now(pid);
+	file_write("/sys/bus/pci/rescan", "1");
+	pci_bind(use->bdf);
+}
+
+/* The program is stopped, so that it cannot let go of anything by itself. */
+static void then_unbind_from_stopped(struct use *use, pid_t pid)
+{
+	int status;
+
+	SYS(kill(pid, SIGSTOP));
+	SYS(waitpid(pid, &status, WUNTRACED));
+	then_unbind(use, pid);
+}
+
 static void then_kill(struct use *use, pid_t pid)
 {
 	(void)use;
@@ -420,6 +441,8 @@ static const struct ending {
 	void (*end)(struct use *use, pid_t pid);
 } endings[] = {
 	{ "unbind", then_unbind },
+	{ "remove", then_remove },
+	{ "unbind_from_stopped", then_unbind_from_stopped },
 	{ "kill", then_kill },
 	{ "reset", then_reset },
 	{ "bus_reset", then_bus_reset },

@@ -61,13 +61,18 @@ static bool by_messages(void)
 	return gpu_register(GPU_FEATURES) & 0x10;
 }
 
+static void need_programs(int fd)
+{
+	if (!(get_info(fd).out_flags & PINMAP_INFO_PROGRAMS))
+		SKIP("the device executes no programs");
+}
+
 /* Loads the code; returns its address on the device. */
 static uint64_t load(int fd)
 {
 	struct pinmap_alloc args;
 
-	if (!(get_info(fd).out_flags & PINMAP_INFO_PROGRAMS))
-		SKIP("the device executes no programs");
+	need_programs(fd);
 	CHECK_OK(try_alloc(fd, 0, PAGE, &args));
 	memcpy(alloc_view(fd, &args), code, sizeof(code));
 	return map(fd, args.out_handle, PINMAP_MAP_EXECUTE, 0);
@@ -263,6 +268,7 @@ TEST(execute_is_a_right_of_its_own)
 	uint64_t addr = 0, there;
 	struct pinmap_fail fail;
 
+	need_programs(fd);
 	memcpy(memory.addr, code, sizeof(code));
 	push(&queue, launch);
 	queue_submit(&queue);

@@ -216,6 +216,16 @@ mod tests {
         assert!(text(&file(243, 3, elf::PF_W, 8, 8)).contains("no code"));
     }
 
+    /// What `include_bytes!` makes is aligned only by chance.
+    #[test]
+    fn files_are_anywhere_in_memory() {
+        let code = file(243, 3, elf::PF_R | elf::PF_X, 8, 8);
+        for before in 0..8 {
+            let file = [vec![0; before], code.clone()].concat();
+            assert!(Elf::parse(&file[before..]).is_ok(), "at {before}");
+        }
+    }
+
     #[test]
     fn an_image_is_what_the_segments_say() {
         let file = file(243, 3, elf::PF_R | elf::PF_X, 8, 5000);
