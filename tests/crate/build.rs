@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the whole programs in the documents a part of the tests, as they stand there:
-//! `documents.rs` has a module for each. Compiles the kernels in C, where there is a compiler.
+//! `documents.rs` has a module for each. Compiles the kernels, where there are compilers.
 
 use std::env;
 use std::fmt::Write;
@@ -47,6 +47,7 @@ fn main() {
     let to = PathBuf::from(env::var_os("OUT_DIR").expect("a directory of cargo's"));
     fs::write(to.join("documents.rs"), modules).expect("a file");
     compile(&to.join("kernels.elf"));
+    pinmap_kernel_build::compile("src/rust_kernels.rs");
 }
 
 /// Where the headers of kernels are.

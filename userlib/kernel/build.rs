@@ -3,8 +3,5 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!(
-        "cargo::metadata=SOURCE={}/src",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    println!("cargo::metadata=SOURCE={}/src", env!("CARGO_MANIFEST_DIR"));
 }

@@ -33,6 +33,8 @@ mod program;
 mod programs;
 mod raw;
 mod registration;
+mod rust_kernels;
+mod rust_program;
 mod scopes;
 mod setup;
 mod several;
@@ -408,6 +410,15 @@ const TESTS: &[Test] = tests! {
         compiled_kernel_that_stops_says_where
         compiled_kernel_that_cannot_be
         compiled_kernel_wants_a_device_that_executes;
+    rust_program:
+        rust_kernel_is_saxpy
+        rust_kernel_works_on_more_than_the_device_has
+        rust_kernel_is_matrix_product
+        rust_kernel_is_histogram
+        rust_kernel_prints_and_takes_structs
+        rust_kernel_takes_all_arguments
+        rust_kernel_that_panics_names_the_line
+        rust_kernels_are_those_of_the_source;
     stream_graph:
         random_graphs_are_as_if_sequential
         random_graphs_of_many_streams_of_all_priorities;

@@ -65,9 +65,11 @@ pub fn grid_thread() -> usize {
 /// Returns how many threads the grid has.
 pub fn grid_threads() -> usize {
     let (blocks, threads) = (grid_dim(), block_dim());
-    [blocks.x, blocks.y, blocks.z, threads.x, threads.y, threads.z]
-        .iter()
-        .fold(1, |all, &count| all * count as usize)
+    [
+        blocks.x, blocks.y, blocks.z, threads.x, threads.y, threads.z,
+    ]
+    .iter()
+    .fold(1, |all, &count| all * count as usize)
 }
 
 /// Returns how many instructions the thread has executed.
@@ -127,7 +129,7 @@ impl Write for Text {
 
 #[doc(hidden)]
 #[inline(never)]
-pub fn print(text: fmt::Arguments<'_>) {
+pub fn print_text(text: fmt::Arguments<'_>) {
     let mut all = Text {
         len: 0,
         bytes: [0; 256],
@@ -147,8 +149,7 @@ macro_rules! print {
 /// Prints a line, as [`print!`].
 #[macro_export]
 macro_rules! println {
-    () => { $crate::print!("\n") };
-    ($format:literal $($values:tt)*) => { $crate::print!(concat!($format, "\n") $($values)*) };
+    ($($text:tt)*) => { $crate::print!("{}\n", ::core::format_args!($($text)*)) };
 }
 
 /// Stops the launch, having said why. The line is in its report.
@@ -156,7 +157,7 @@ macro_rules! println {
 fn panic(info: &PanicInfo<'_>) -> ! {
     let thread = csr!("0xccc");
     let block = csr!("0xccd");
-    print(format_args!("block {block}, thread {thread} {info}\n"));
+    print_text(format_args!("block {block}, thread {thread} {info}\n"));
     let line = info.location().map_or(0, |location| location.line());
     // SAFETY: The call stops the launch.
     unsafe { asm!("ecall", in("a7") 3, in("a0") line, options(noreturn)) }

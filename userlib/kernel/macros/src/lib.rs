@@ -30,7 +30,10 @@ pub fn kernel(
 ) -> proc_macro::TokenStream {
     let function = syn::parse(item).and_then(|function: ItemFn| {
         let parameters = parameters(&function)?;
-        let (device, host) = (on_device(&function, &parameters), on_host(&function, &parameters));
+        let (device, host) = (
+            on_device(&function, &parameters),
+            on_host(&function, &parameters),
+        );
         Ok(quote!(#device #host))
     });
     function.unwrap_or_else(Error::into_compile_error).into()
@@ -123,14 +126,23 @@ fn kind(ty: &Type) -> Result<Kind> {
     let mut types = Vec::new();
     if let PathArguments::AngleBracketed(arguments) = &last.arguments {
         let is_type = |it: &&GenericArgument| !matches!(it, GenericArgument::Lifetime(_));
-        types.extend(arguments.args.iter().filter(is_type).map(|it| it.to_token_stream()));
+        types.extend(
+            arguments
+                .args
+                .iter()
+                .filter(is_type)
+                .map(|it| it.to_token_stream()),
+        );
     }
     Ok(match (&*last.ident.to_string(), &*types) {
         ("DeviceSlice", [element]) => Kind::Read(element.clone()),
         ("DeviceSliceMut", [element]) => Kind::Write(element.clone()),
         ("Shared", [element, count]) => Kind::Shared(quote!([#element; #count])),
         ("usize" | "isize", []) => {
-            return Err(Error::new_spanned(ty, "a number has the same length on both sides"));
+            return Err(Error::new_spanned(
+                ty,
+                "a number has the same length on both sides",
+            ));
         }
         _ => Kind::Value,
     })
@@ -138,8 +150,14 @@ fn kind(ty: &Type) -> Result<Kind> {
 
 /// The name in the file for the device, such as `saxpy(f32,DeviceSlice<f32>)`.
 fn symbol(function: &ItemFn, parameters: &[Parameter]) -> String {
-    let types = parameters.iter().map(|it| it.ty.to_token_stream().to_string().replace(' ', ""));
-    format!("{}({})", function.sig.ident, types.collect::<Vec<_>>().join(","))
+    let types = parameters
+        .iter()
+        .map(|it| it.ty.to_token_stream().to_string().replace(' ', ""));
+    format!(
+        "{}({})",
+        function.sig.ident,
+        types.collect::<Vec<_>>().join(",")
+    )
 }
 
 /// Bytes of memory that blocks share, for these parameters.
@@ -181,6 +199,7 @@ fn on_device(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
         #function
         #[cfg(target_os = "none")]
         const _: () = {
+            #[allow(unused_braces)]
             #[export_name = #symbol]
             extern "C" fn entry(#(#takes),*) {
                 let here = ();
@@ -255,6 +274,7 @@ fn on_host(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
             /// # Errors
             ///
             /// As for [`Program::kernel`](::pinmap_kernel::host::Program::kernel).
+            #[allow(unused_braces)]
             #vis fn #name(
                 &self,
                 #grid: #host::Grid,

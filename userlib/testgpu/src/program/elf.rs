@@ -40,6 +40,11 @@ impl Symbol {
         self.global && self.name == name
     }
 
+    /// The name without the types of parameters, which those of kernels in Rust have.
+    pub(crate) fn short(&self) -> &str {
+        self.name.split('(').next().unwrap_or_default()
+    }
+
     pub(crate) fn covers(&self, addr: u64) -> bool {
         addr.checked_sub(self.addr).is_some_and(|at| at < self.len)
     }

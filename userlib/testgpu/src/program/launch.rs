@@ -266,7 +266,7 @@ impl Launcher {
         let all = messages.iter().map(|message| out.write_all(&message.text));
         let _ = all.fold(Ok(()), io::Result::and).and_then(|()| out.flush());
         if dropped != 0 {
-            let kernel = &self.program.symbol(self.kernel).name;
+            let kernel = self.program.symbol(self.kernel).short();
             eprintln!("there was no room for {dropped} messages of kernel {kernel}");
         }
         result.map_err(|error| match self.trap(&error) {
@@ -303,7 +303,7 @@ impl Launcher {
         let pc = self.report(1);
         Some(Trap {
             code,
-            kernel: self.program.symbol(self.kernel).name.clone(),
+            kernel: self.program.symbol(self.kernel).short().to_owned(),
             pc,
             function: self.program.locate(pc),
             value: self.report(2),

@@ -157,7 +157,7 @@ impl Loaded {
         let at = pc.checked_sub(self.base())?;
         let mut around = self.symbols.iter();
         let symbol = around.find(|symbol| symbol.covers(at))?;
-        Some(format!("{}+{:#x}", symbol.name, at - symbol.addr))
+        Some(format!("{}+{:#x}", symbol.short(), at - symbol.addr))
     }
 }
 
