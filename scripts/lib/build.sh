@@ -185,7 +185,8 @@ programs_build() {
 		build_key
 		echo "$COVER $PAGE"
 		content_of "$TREE" '^\./(Cargo|README\.md$)' \
-			'^\./(userlib|devices|cli|capi|driver/logic|include|tests)/'
+			'^\./(userlib|devices|cli|capi|driver/logic|include|tests)/' \
+			'^\./docs/(kernels|using)\.md$'
 	} | hash_of)
 	PROGRAMS=$RESULTS/programs/$content
 	if [ -n "$commands" ] && [ ! -e "$PROGRAMS" ]; then
@@ -367,6 +368,8 @@ programs_compile() { # TO
 			cp "$line" "$1/bin/program-${line##*/}" || return 1
 		done < <(find "$BUILDS/users$COVERED/target/$target/release" -maxdepth 1 -type f \
 			-perm -1)
+		in_root /src/tests/programs/guide "/cache/builds/${BUILDS##*/}/guide" "$target" &&
+			cp "$BUILDS/guide/saxpy/build/out/saxpy" "$1/bin/program-saxpy" || return 1
 	fi
 	if [ -n "$(ls "$1"/bin "$1"/tests)" ]; then
 		# Line numbers would make the initramfs ten times as big; names stay, for

@@ -229,6 +229,7 @@ const TESTS: &[Test] = tests! {
         windows_of_a_bar_are_parts_of_the_device;
     programs:
         program_increment
+        program_of_the_guide_to_kernels
         program_two_streams
         program_tokio
         program_reactors

@@ -35,6 +35,15 @@ pub(crate) fn program_increment() -> Outcome {
     program("increment").map(drop)
 }
 
+/// The program of docs/kernels.md, made by the commands and of the files there.
+pub(crate) fn program_of_the_guide_to_kernels() -> Outcome {
+    drop(gpu()?);
+    let document = include_str!("../../../docs/kernels.md");
+    let block = document.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert_eq!(Some(&*program("saxpy")?), block);
+    Ok(())
+}
+
 pub(crate) fn program_two_streams() -> Outcome {
     drop(gpu()?);
     let content = pattern(9, 200_001);

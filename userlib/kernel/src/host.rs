@@ -52,7 +52,7 @@ impl<K> Known<K, Program> {
         grid: Grid,
         shared: usize,
     ) -> Result<Known<L, Launcher>, ProgramError> {
-        let launcher = self.0.kernel(name, grid.shared_bytes(shared))?;
+        let launcher = self.0.kernel(name, grid.for_rust(shared))?;
         Ok(Known(launcher, PhantomData))
     }
 }

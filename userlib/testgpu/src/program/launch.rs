@@ -21,6 +21,8 @@ const KERNEL_PROGRAM: u32 = 11;
 const MOST_THREADS: u64 = 1024;
 /// Blocks of a grid.
 const MOST_BLOCKS: u64 = 1 << 32;
+/// Bytes of the stack of a thread, unless the grid says otherwise.
+const STACK: usize = 4096;
 /// Bytes of the descriptor, and of the arguments behind it.
 const DESCRIPTOR: usize = 256;
 const ARGUMENTS: usize = 4096;
@@ -95,20 +97,20 @@ pub struct Grid {
     blocks: Dim,
     threads: Dim,
     shared: usize,
-    stack: usize,
+    stack: Option<usize>,
     print: usize,
     deterministic: bool,
 }
 
 impl Grid {
-    /// So many blocks of so many threads. Each thread has a stack of 4 KiB, and what the threads
-    /// print may have 64 KiB.
+    /// So many blocks of so many threads. Each thread has a stack of 4 KiB, or 8 KiB for a kernel
+    /// in Rust, and what the threads print may have 64 KiB.
     pub fn new(blocks: impl Into<Dim>, threads: impl Into<Dim>) -> Self {
         Self {
             blocks: blocks.into(),
             threads: threads.into(),
             shared: 0,
-            stack: 4096,
+            stack: None,
             print: 1 << 16,
             deterministic: false,
         }
@@ -122,7 +124,16 @@ impl Grid {
 
     /// Sets the length of the stack of a thread, which is rounded up to a multiple of 16.
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
-        self.stack = bytes;
+        self.stack = Some(bytes);
+        self
+    }
+
+    /// Sets what a kernel in Rust has: memory that the threads of a block share, and a stack in
+    /// which a panic has room, and a float that is printed, which takes 3.5 KiB at most.
+    #[doc(hidden)]
+    pub fn for_rust(mut self, shared: usize) -> Self {
+        self.shared = shared;
+        self.stack = self.stack.or(Some(2 * STACK));
         self
     }
 
@@ -176,7 +187,7 @@ impl Launcher {
             ));
         };
         let threads = threads as usize;
-        let stack = grid.stack.max(16).checked_next_multiple_of(16);
+        let stack = grid.stack.unwrap_or(STACK).max(16).checked_next_multiple_of(16);
         let stacks = stack.and_then(|stack| stack.checked_mul(threads));
         let local = stacks.and_then(|stacks| stacks.checked_add(grid.shared));
         let (Some(stack), Some(stacks), Some(local)) = (stack, stacks, local) else {
