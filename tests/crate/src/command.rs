@@ -440,6 +440,31 @@ pub(crate) fn examples_of_managed_memory() -> Outcome {
     example("flag 8", &["8 rounds", "[8, 8]", "all numbers are right"])
 }
 
+/// Each checks its results itself.
+pub(crate) fn examples_of_kernels() -> Outcome {
+    let info = faulting()?.device().info()?;
+    if !info.programs {
+        return skip("the device executes no programs");
+    }
+    let sizes: [(&str, usize, &[&str]); 6] = [
+        ("add", 4, &["4096 numbers"]),
+        ("order", 6, &["piece 0 begins", "piece 5 ends"]),
+        (
+            "search",
+            if is_slow() { 2 } else { 8 },
+            &["levels", "MiB evicted"],
+        ),
+        ("join", 2, &["2048 rows with 8192"]),
+        ("serve", 1, &["1024 of 1024 answers right"]),
+        ("sort", 4, &["4096 numbers"]),
+    ];
+    for (name, size, parts) in sizes {
+        let line = format!("kernels {name} {size}");
+        example(&line, &[parts, &["all results are right"]].concat())?;
+    }
+    Ok(())
+}
+
 pub(crate) fn example_stream_costs() -> Outcome {
     if is_slow() {
         return skip("it moves gigabytes, and what it would measure here means nothing");

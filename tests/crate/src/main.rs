@@ -155,6 +155,7 @@ const TESTS: &[Test] = tests! {
         examples_of_queues
         examples_of_streams
         examples_of_managed_memory
+        examples_of_kernels
         example_pipeline
         example_stream_costs;
     demo:

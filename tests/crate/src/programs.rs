@@ -39,7 +39,10 @@ pub(crate) fn program_increment() -> Outcome {
 pub(crate) fn program_of_the_guide_to_kernels() -> Outcome {
     drop(gpu()?);
     let document = include_str!("../../../docs/kernels.md");
-    let block = document.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let block = document
+        .split("```text\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
     assert_eq!(Some(&*program("saxpy")?), block);
     Ok(())
 }

@@ -187,7 +187,11 @@ impl Launcher {
             ));
         };
         let threads = threads as usize;
-        let stack = grid.stack.unwrap_or(STACK).max(16).checked_next_multiple_of(16);
+        let stack = grid
+            .stack
+            .unwrap_or(STACK)
+            .max(16)
+            .checked_next_multiple_of(16);
         let stacks = stack.and_then(|stack| stack.checked_mul(threads));
         let local = stacks.and_then(|stacks| stacks.checked_add(grid.shared));
         let (Some(stack), Some(stacks), Some(local)) = (stack, stacks, local) else {
