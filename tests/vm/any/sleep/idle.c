@@ -239,7 +239,7 @@ TEST(idle_loses_memory, .seconds = 60, .faults = true)
 	keep_awake(use.bdf);
 }
 
-/* What programs have in VRAM may be swapped out while the device sleeps. */
+/* VRAM of programs may be swapped out while the device sleeps. */
 TEST(idle_is_swapped_out, .seconds = 120)
 {
 	enum { LENGTH = 16 * MIB };

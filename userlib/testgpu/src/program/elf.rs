@@ -221,7 +221,7 @@ mod tests {
         assert!(text(&file(243, 3, elf::PF_W, 8, 8)).contains("no code"));
     }
 
-    /// What `include_bytes!` makes is aligned only by chance.
+    /// Bytes of `include_bytes!` are aligned only by chance.
     #[test]
     fn files_are_anywhere_in_memory() {
         let code = file(243, 3, elf::PF_R | elf::PF_X, 8, 8);
