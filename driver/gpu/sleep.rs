@@ -216,6 +216,10 @@ impl Gpu {
 
     /// Saves what programs have in VRAM. `EBUSY`: somebody waits meanwhile.
     fn save_blocks(&self) -> Result<Saved> {
+        // Others are not to pay for it. Tables count, too: they are not swapped out.
+        if pages(&self.vram.taken(Taken::All)?) > Shmem::room() {
+            return Err(ENOMEM);
+        }
         let runs = self.vram.taken(Taken::Blocks)?;
         let memory = Shmem::new(pages(&runs).saturating_mul(PAGE_SIZE))?;
         let mut saved = Saved { runs, memory };
@@ -326,16 +330,11 @@ impl Gpu {
             let _ = self.lose();
         }
         self.hardware.restore();
-        let restore = |mut saved: Saved| {
-            saved.each_page(|memory, offset, number| {
-                memory.read(number, |words| self.hardware.store_all(offset, words))
-            })
-        };
-        if saved.map_or(Ok(()), restore).is_err() {
+        drop(sleep);
+        if saved.is_some_and(|saved| self.restore_blocks(saved).is_err()) {
             // The swap device has lost what programs have.
             let _ = self.lose();
         }
-        self.hardware.order();
         if self.check_here().is_err() {
             return;
         }
@@ -350,6 +349,20 @@ impl Gpu {
         let mut schedule = self.schedule.lock();
         schedule.set_epoch(self.hardware.time());
         schedule.open_doorbells(self);
+    }
+
+    /// Brings back what programs have in VRAM, and lets go of what is saved on the way.
+    fn restore_blocks(&self, mut saved: Saved) -> Result {
+        saved.each_page(|memory, offset, number| loop {
+            self.check_here()?;
+            match memory.take(number, |words| self.hardware.store_all(offset, words)) {
+                // A program that is being killed for memory wakes the device, too.
+                Err(error) if error == ENOMEM => clock::rest(10 * MILLISECOND),
+                done => return done,
+            }
+        })?;
+        self.hardware.order();
+        Ok(())
     }
 
     /// Has the device go on: after it has [resumed](Self::resume), or where the system does not

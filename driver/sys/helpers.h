@@ -374,6 +374,8 @@ void pinmap_reclaim_end(void);
 
 /* shmem.rs */
 struct file *pinmap_shmem_new(u64 bytes);
+u64 pinmap_shmem_room(void);
+void pinmap_shmem_free(struct file *file, u64 first, u64 pages);
 void *pinmap_shmem_get(struct file *file, u64 number, bool may_fail);
 void pinmap_shmem_put(void *page, bool dirty);
 

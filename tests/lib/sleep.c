@@ -36,6 +36,17 @@ void need_sleep(const struct way *way)
 		SKIP("the kernel cannot be suspended so (%s)", way->state);
 }
 
+void swap_on_disk(void)
+{
+	CHECK(!system("grep -q " DISK " /proc/swaps || "
+		      "{ mkswap " DISK " >/dev/null && swapon " DISK "; }"));
+}
+
+void no_swap_on_disk(void)
+{
+	CHECK(!system("! grep -q " DISK " /proc/swaps || swapoff " DISK));
+}
+
 int try_sleep(const struct way *way)
 {
 	unsigned int tries = 0;
@@ -45,8 +56,7 @@ int try_sleep(const struct way *way)
 	file_write("/sys/module/suspend/parameters/pm_test_delay", "0");
 	file_write("/sys/power/pm_test", way->level);
 	if (hibernates(way)) {
-		CHECK(!system("grep -q " DISK " /proc/swaps || "
-			      "{ mkswap " DISK " >/dev/null && swapon " DISK "; }"));
+		swap_on_disk();
 		file_write("/sys/power/disk",
 			   strcmp(way->name, "disk") ? "test_resume" : "reboot");
 	}

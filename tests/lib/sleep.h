@@ -28,6 +28,10 @@ extern const struct way *const quick_way;
 /* Skips the test if the machine cannot sleep so. */
 void need_sleep(const struct way *way);
 
+/* Has the kernel swap to the disk on which the system hibernates, which is a GiB, or ends that. */
+void swap_on_disk(void);
+void no_swap_on_disk(void);
+
 /* Has the system sleep, and wake up: 0, or what the write to /sys/power/state failed with. */
 int try_sleep(const struct way *way);
 

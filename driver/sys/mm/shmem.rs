@@ -7,6 +7,9 @@ use crate::{logic::image::WORDS, sys::helpers};
 use core::{ptr::NonNull, slice};
 use kernel::{bindings, error::from_err_ptr, prelude::*};
 
+/// Pages that are freed at a time.
+const AT_ONCE: u64 = 512;
+
 /// Pages of zeros, at first, that the kernel may swap out.
 ///
 /// # Invariants
@@ -18,6 +21,13 @@ pub(crate) struct Shmem(NonNull<bindings::file>);
 unsafe impl Send for Shmem {}
 
 impl Shmem {
+    /// How many pages can be had without taking more than a half of the memory that others could
+    /// have.
+    pub(crate) fn room() -> u64 {
+        // SAFETY: No requirements.
+        unsafe { helpers::pinmap_shmem_room() }
+    }
+
     /// Makes `bytes` bytes, whole pages. `ENOMEM`: the system may not promise so much.
     pub(crate) fn new(bytes: u64) -> Result<Self> {
         // SAFETY: No requirements.
@@ -31,9 +41,18 @@ impl Shmem {
         self.with(number, true, write)
     }
 
-    /// Shows page `number` to `read`. Fails only if it was swapped out and cannot be read. Sleeps.
-    pub(crate) fn read(&mut self, number: u64, read: impl FnOnce(&[u64])) -> Result {
-        self.with(number, false, |words| read(words))
+    /// Shows page `number` to `read`. Frees it then, or with those behind it, because a page that
+    /// is swapped in has no place in the swap any more. So pages are taken in ascending order.
+    /// `ENOMEM`: there is no memory now; otherwise it was swapped out and cannot be read. Sleeps.
+    pub(crate) fn take(&mut self, number: u64, read: impl FnOnce(&[u64])) -> Result {
+        self.with(number, false, |words| read(words))?;
+        let next = number.saturating_add(1);
+        if next % AT_ONCE == 0 {
+            let first = next.saturating_sub(AT_ONCE);
+            // SAFETY: Valid by the type invariants.
+            unsafe { helpers::pinmap_shmem_free(self.0.as_ptr(), first, AT_ONCE) };
+        }
+        Ok(())
     }
 
     fn with(&mut self, number: u64, write: bool, with: impl FnOnce(&mut [u64])) -> Result {

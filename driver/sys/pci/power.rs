@@ -33,10 +33,6 @@ impl<T: Driver> Registration<T> {
     unsafe extern "C" fn prepare(dev: *mut bindings::device) -> ffi::c_int {
         // SAFETY: Valid, with the device lock held.
         let data = unsafe { Self::data(dev) };
-        if data.is_some() {
-            // SAFETY: As here; it stays awake as long as the system is about to sleep.
-            unsafe { helpers::pinmap_runtime_resume(Self::pci_dev(dev)) };
-        }
         from_result(|| {
             data.map_or(Ok(()), |data| data.get_ref().prepare_sleep())
                 .map(|()| 0)
