@@ -264,7 +264,7 @@ pub(crate) fn rust_kernel_that_panics_names_the_line() -> Outcome {
     Ok(())
 }
 
-/// What launches a kernel has its name and its types; a program of something else is refused.
+/// Launches find a kernel by its name and its types; a program of something else has none.
 pub(crate) fn rust_kernels_are_those_of_the_source() -> Outcome {
     let (gpu, _, kernels) = load()?;
     let error = kernels.saxpy(Grid::new(1, 1025)).expect_err("no such grid");

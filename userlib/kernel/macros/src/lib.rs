@@ -169,7 +169,7 @@ fn shared_bytes<'p>(parameters: impl Iterator<Item = &'p Parameter>) -> TokenStr
     quote!(0 #(+ ::core::mem::size_of::<#arrays>().next_multiple_of(16))*)
 }
 
-/// The function, and the one at which a thread begins.
+/// Makes the function, and the one at which a thread begins.
 fn on_device(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     let (mut takes, mut passes) = (Vec::new(), Vec::new());
     for (number, Parameter { ty, kind, .. }) in parameters.iter().enumerate() {
@@ -200,7 +200,7 @@ fn on_device(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
         #[cfg(target_os = "none")]
         const _: () = {
             #[allow(unused_braces)]
-            #[export_name = #symbol]
+            #[unsafe(export_name = #symbol)]
             extern "C" fn entry(#(#takes),*) {
                 let here = ();
                 // SAFETY: The launch passes what the parameters are, and keeps it until the end.
@@ -211,7 +211,7 @@ fn on_device(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     }
 }
 
-/// What launches the kernel.
+/// Makes what launches the kernel.
 fn on_host(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     let (name, vis, safety) = (&function.sig.ident, &function.vis, &function.sig.unsafety);
     let work = Ident::new("work", Span::mixed_site());
