@@ -123,6 +123,14 @@ units! {
     16: u64, AtomicU64;
 }
 
+/// Apart, so that a thread that finds its element saves no registers for this.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn no_element(index: usize, len: usize) -> ! {
+    panic!("there is no element {index}: the slice has {len}")
+}
+
 /// Elements that a kernel reads.
 pub struct DeviceSlice<'a, T> {
     start: *const T,
@@ -166,7 +174,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     #[track_caller]
     fn at(self, index: usize) -> *const T {
         if index >= self.len {
-            panic!("there is no element {index}: the slice has {}", self.len);
+            no_element(index, self.len);
         }
         // SAFETY: Inside of the slice.
         unsafe { self.start.add(index) }

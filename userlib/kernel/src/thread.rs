@@ -206,6 +206,7 @@ floats! {
 
 /// Functions that the compiler calls where it copies, clears and compares. They are volatile, or it
 /// would have them call themselves.
+#[allow(clippy::missing_safety_doc, reason = "the promises are those of C")]
 mod libc {
     #[no_mangle]
     unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
