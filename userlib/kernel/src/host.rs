@@ -98,11 +98,6 @@ impl<K> Known<K, Launcher> {
     }
 }
 
-/// Bytes at a multiple of 8, as the loader wants a file.
-#[derive(Debug)]
-#[repr(C, align(8))]
-pub struct Aligned<T: ?Sized>(pub T);
-
 /// Whether a path ends with another one.
 pub const fn ends_with(path: &str, end: &str) -> bool {
     let (path, end) = (path.as_bytes(), end.as_bytes());
@@ -157,9 +152,8 @@ macro_rules! program {
             pub fn load(
                 gpu: &$crate::host::Accelerator,
             ) -> ::core::result::Result<Self, $crate::ProgramError> {
-                static ELF: &$crate::host::Aligned<[u8]> = &$crate::host::Aligned(*$elf);
                 // SAFETY: The build script has compiled it of this file.
-                unsafe { $crate::host::Known::load(gpu, &ELF.0) }.map(Self)
+                unsafe { $crate::host::Known::load(gpu, $elf) }.map(Self)
             }
         }
     };
