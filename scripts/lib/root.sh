@@ -42,12 +42,49 @@ root_ensure() {
 	need_root
 	ROOT=$CACHE/roots/$(ARCH=x86_64 root_key)
 	[ -e "$ROOT" ] || locked root root_make
+	libm_ensure
 	[ "$ARCH" != x86_64 ] || return 0
 	local cross
 	cross=$CACHE/roots/$ARCH-$(root_key)
 	[ -e "$cross" ] ||
 		locked cross root_extend "$cross" "what building for $ARCH takes" cross_install
 	ROOT=$cross
+	libm_ensure
+}
+
+# libm_ensure: in the root is what kernels of the test GPU are linked with for mathematics: musl's
+# libc.a for riscv64. It is only unpacked, since its package wants a compiler.
+LIBM=usr/lib/riscv64-linux-musl
+libm_ensure() {
+	[ -e "$ROOT/$LIBM" ] || locked libm libm_make
+}
+
+libm_make() {
+	[ ! -e "$ROOT/$LIBM" ] || return 0
+	STEP_LOG=$CACHE/logs/libm.log
+	step "$STEP_LOG" "unpacking a library of mathematics for kernels" last_line libm_unpack ||
+		die "cannot have musl-dev:riscv64: $(root_cause) (log: $STEP_LOG)"
+}
+
+# apt learns of riscv64 for this alone.
+libm_unpack() {
+	# shellcheck disable=SC2016
+	in_root sh -ec '
+		cd "$(mktemp -d)"
+		mkdir -p lists/partial
+		sed -n "s/^deb \(.* trixie main\)$/deb [arch=riscv64] \1/p" \
+			/etc/apt/sources.list >sources.list
+		set -- -q -o Dir::State::lists="$PWD/lists" -o Dir::Cache::pkgcache= \
+			-o Dir::Etc::sourcelist="$PWD/sources.list" -o Dir::Etc::sourceparts=- \
+			-o Dir::Cache::srcpkgcache= -o APT::Architectures::=amd64 \
+			-o APT::Architectures::=riscv64
+		apt-get "$@" update
+		apt-get "$@" download musl-dev:riscv64
+		dpkg-deb -x musl-dev_*.deb .
+		cp -r usr/include/riscv64-linux-musl /usr/include
+		cp -r usr/lib/riscv64-linux-musl /usr/lib/riscv64-linux-musl.new
+		mv -T /usr/lib/riscv64-linux-musl.new /usr/lib/riscv64-linux-musl
+		rm -r "$PWD"'
 }
 
 # in_root [--exec] COMMAND...: runs a command in the root, with the tree at /src and the cache at
@@ -91,6 +128,7 @@ system_ensure() {
 		ROOT=$CACHE/roots/$(ARCH=x86_64 root_key)
 		locked system root_extend "$system" "Python and what packages need" system_install
 	}
+	ROOT=$system libm_ensure
 	SYSTEM=$system
 	[ "$ARCH" != x86_64 ] || return 0
 	cross=$system-$ARCH-$(root_key)

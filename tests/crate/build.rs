@@ -48,6 +48,7 @@ fn main() {
     fs::write(to.join("documents.rs"), modules).expect("a file");
     compile(&to.join("kernels.elf"));
     pinmap_kernel_build::compile("src/rust_kernels.rs");
+    compile_opencl(&to);
 }
 
 /// Where the headers of kernels are.
@@ -75,4 +76,33 @@ fn compile(to: &Path) {
         Ok(status) => assert!(status.success(), "the kernels cannot be compiled"),
         Err(_) => fs::write(to, []).expect("a file"),
     }
+}
+
+/// Compiles the kernels in OpenCL C with the command in `docs/opencl-kernels.md`. Without clang and
+/// the library of mathematics the file is empty, and the tests are skipped.
+fn compile_opencl(to: &Path) {
+    const SOURCE: &str = "kernels/kernels.cl";
+    const LIBRARY: &str = "/usr/lib/riscv64-linux-musl/libc.a";
+    const DOCUMENT: &str = "../../docs/opencl-kernels.md";
+    for path in [SOURCE, LIBRARY, DOCUMENT] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    let document = fs::read_to_string(DOCUMENT).expect("the document");
+    let command = document
+        .split_once("```sh\n")
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .map(|(command, _)| command.replace("\nclang ", "\nclang -Wall -Werror "))
+        .expect("the command");
+    let include = fs::canonicalize(INCLUDE).expect("the headers");
+    let command = command.replace("userlib/testgpu/include", &include.to_string_lossy());
+    let opencl = to.join("opencl");
+    fs::create_dir_all(&opencl).expect("a directory");
+    fs::write(opencl.join("kernels.elf"), []).expect("a file");
+    fs::copy(SOURCE, opencl.join("kernels.cl")).expect("a copy");
+    if Command::new("clang").arg("--version").output().is_err() || !Path::new(LIBRARY).exists() {
+        return;
+    }
+    let mut shell = Command::new("sh");
+    let status = shell.args(["-ec", &command]).current_dir(opencl).status();
+    assert!(status.expect("a shell").success(), "kernels.cl");
 }

@@ -27,6 +27,7 @@ mod managed;
 mod mapping;
 mod memory;
 mod moving;
+mod opencl;
 mod operands;
 mod peers;
 mod program;
@@ -421,6 +422,16 @@ const TESTS: &[Test] = tests! {
         rust_kernel_takes_all_arguments
         rust_kernel_that_panics_names_the_line
         rust_kernels_are_those_of_the_source;
+    opencl:
+        opencl_local_parameter
+        opencl_local_variables
+        opencl_local_variables_are_of_a_launch
+        opencl_atomics
+        opencl_vectors
+        opencl_integers
+        opencl_functions
+        opencl_threads_and_copies
+        opencl_prints_and_stops;
     stream_graph:
         random_graphs_are_as_if_sequential
         random_graphs_of_many_streams_of_all_priorities;

@@ -95,18 +95,11 @@ __device__ void pinmap_put_float(struct pinmap_text *text, double value, int dig
 	}
 }
 
-/*
- * Prints to the standard output of the program, in the order in which the threads come here. Knows
- * %d %i %u %x %c %s %f %p %%, with the flag 0, a width, a precision and the lengths l, ll, z. (%e
- * and %g are written as %f is, with at most 15 digits.) Returns the number of characters.
- */
-__attribute__((format(printf, 1, 2), unused)) static int printf(const char *format, ...)
+__device__ void pinmap_vprintf(const char *format, va_list arguments)
 {
 	struct pinmap_text text;
-	va_list arguments;
 
 	text.len = 0;
-	va_start(arguments, format);
 	for (; *format; format++) {
 		int width = 0, digits = -1, is_long = 0;
 		char fill = ' ';
@@ -171,7 +164,20 @@ __attribute__((format(printf, 1, 2), unused)) static int printf(const char *form
 			pinmap_put(&text, *format);
 		}
 	}
-	va_end(arguments);
 	pinmap_flush(&text);
+}
+
+/*
+ * Prints to the standard output of the program, in the order in which the threads come here. Knows
+ * %d %i %u %x %c %s %f %p %%, with the flag 0, a width, a precision and the lengths l, ll, z. (%e
+ * and %g are written as %f is, with at most 15 digits.) Returns 0.
+ */
+__attribute__((__format__(__printf__, 1, 2), unused)) static int printf(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	pinmap_vprintf(format, arguments);
+	va_end(arguments);
 	return 0;
 }

@@ -17,6 +17,7 @@ type Operand<'r> = Box<dyn FnOnce(&mut Operands<'_>) -> Result<u64> + 'r>;
 enum Argument<'r> {
     Integer(u64),
     Float(u64),
+    Shared(usize),
     Operand(Operand<'r>),
 }
 
@@ -61,20 +62,44 @@ impl<'w, 'r> Arguments<'w, 'r> {
         self.operand(Box::new(move |operands| operands.write(slice)))
     }
 
+    /// Adds a pointer to so many bytes of what the threads of a block share, as a parameter in local
+    /// memory is in OpenCL C. All such arguments of a launch, each rounded up to a multiple of 16,
+    /// must fit into [`Grid::shared_bytes`](super::Grid::shared_bytes).
+    pub fn shared(mut self, bytes: usize) -> Self {
+        self.list.push(Argument::Shared(bytes));
+        self
+    }
+
     fn operand(mut self, operand: Operand<'r>) -> Self {
         self.list.push(Argument::Operand(operand));
         self
     }
 
     /// Checks the operands, and puts all arguments where the device wants them: the registers of
-    /// integers, those of floats, and the stack. An even number of words.
-    pub(super) fn place(self, operands: &mut Operands<'_>) -> Result<Vec<u64>> {
+    /// integers, those of floats, and the stack. An even number of words. What the threads of a
+    /// block share begins at `shared` and has `shared_bytes`.
+    pub(super) fn place(
+        self,
+        operands: &mut Operands<'_>,
+        shared: u64,
+        shared_bytes: usize,
+    ) -> Result<Vec<u64>> {
+        let mut used = 0usize;
         let mut words = vec![0; 2 * REGISTERS];
         let (mut integers, mut floats) = (0, 0);
         for argument in self.list {
             let (is_float, bits) = match argument {
                 Argument::Integer(bits) => (false, bits),
                 Argument::Float(bits) => (true, bits),
+                Argument::Shared(bytes) => {
+                    let begin = used;
+                    let rounded = bytes.checked_next_multiple_of(16);
+                    let end = rounded.and_then(|bytes| begin.checked_add(bytes));
+                    used = end.filter(|&end| end <= shared_bytes).ok_or_else(|| {
+                        operands.refuse("the arguments have more shared memory than the grid")
+                    })?;
+                    (false, shared + begin as u64)
+                }
                 Argument::Operand(operand) => (false, operand(operands)?),
             };
             // Floats for which no register is left go where integers go.
@@ -101,6 +126,7 @@ impl fmt::Debug for Arguments<'_, '_> {
         let list = self.list.iter().map(|argument| match argument {
             Argument::Integer(bits) => format!("{bits:#x}"),
             Argument::Float(bits) => format!("float {bits:#x}"),
+            Argument::Shared(bytes) => format!("{bytes} bytes, shared"),
             Argument::Operand(_) => "slice".to_owned(),
         });
         f.debug_list().entries(list).finish()

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use object::elf::{self, FileHeader64, ProgramHeader64, Sym64};
-use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym, SymbolTable};
 use object::LittleEndian;
 
 use super::error::ProgramError;
@@ -150,16 +150,29 @@ impl<'f> Elf<'f> {
         Ok(image)
     }
 
-    /// The functions, from the table of all symbols, or that of the dynamic ones if it was
-    /// stripped.
+    /// The table of all symbols, or that of the dynamic ones if the file was stripped.
+    fn table(&self) -> object::read::Result<SymbolTable<'f, FileHeader64<LittleEndian>>> {
+        let end = LittleEndian;
+        let sections = self.header.sections(end, self.file)?;
+        let all = sections.symbols(end, self.file, elf::SHT_SYMTAB)?;
+        if all.is_empty() {
+            return sections.symbols(end, self.file, elf::SHT_DYNSYM);
+        }
+        Ok(all)
+    }
+
+    /// Whether each launcher has variables of its own, as in `pinmap_opencl.c`.
+    pub(super) fn has_variables_of_launchers(&self) -> Result<bool, ProgramError> {
+        let table = self.table().map_err(refuse)?;
+        let name = |symbol: &Sym64<_>| symbol.name(LittleEndian, table.strings());
+        let mut names = table.iter().map(name);
+        Ok(names.any(|name| name == Ok(b"pinmap_variables_of_launchers")))
+    }
+
+    /// The functions.
     pub(super) fn symbols(&self) -> Result<Vec<Symbol>, ProgramError> {
         let end = LittleEndian;
-        let sections = self.header.sections(end, self.file).map_err(refuse)?;
-        let mut table = sections.symbols(end, self.file, elf::SHT_SYMTAB);
-        if table.as_ref().is_ok_and(|table| table.is_empty()) {
-            table = sections.symbols(end, self.file, elf::SHT_DYNSYM);
-        }
-        let table = table.map_err(refuse)?;
+        let table = self.table().map_err(refuse)?;
         let is_function =
             |symbol: &&Sym64<_>| symbol.st_type() == elf::STT_FUNC && !symbol.is_undefined(end);
         let functions = table.iter().filter(is_function);

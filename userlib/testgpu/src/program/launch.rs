@@ -242,8 +242,8 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// As for [`Work::launch`]; `EINVAL`: there are more than 7 slices, or more than 4096 bytes of
-    /// arguments.
+    /// As for [`Work::launch`]; `EINVAL`: there are more than 7 slices, more than 4096 bytes of
+    /// arguments, or more shared memory in them than the grid has.
     ///
     /// # Safety
     ///
@@ -348,8 +348,11 @@ unsafe impl<'w> Kernel<'w> for Launch<'w, '_> {
     const NAME: &'static str = "a program";
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
-        let words = self.arguments.place(operands)?;
         let memory = &mut self.launcher.memory[..RING];
+        let shared = number_at(memory, field::SHARED);
+        // CAST: It was a `usize`.
+        let shared_bytes = number_at(memory, field::SHARED_BYTES) as usize;
+        let words = self.arguments.place(operands, shared, shared_bytes)?;
         for (number, &word) in words.iter().enumerate() {
             put_at(memory, DESCRIPTOR + 8 * number, word);
         }

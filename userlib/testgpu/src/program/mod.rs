@@ -50,7 +50,7 @@ pub use ring::Message;
 /// A program in the memory of the device.
 ///
 /// Its memory is freed when it and the [`Launcher`]s of its kernels are dropped. The variables of
-/// the program are as the last kernel left them.
+/// the program are as the last kernel left them. In OpenCL C, each [`Launcher`] has its own.
 #[derive(Clone)]
 pub struct Program(Arc<Loaded>);
 
@@ -62,6 +62,8 @@ pub(crate) struct Loaded {
     /// Addresses that nothing else gets, neither on the CPU nor, so, on the device.
     reserved: MmapMut,
     symbols: Vec<Symbol>,
+    /// The file, if it is loaded anew for each launcher.
+    file: Option<Vec<u8>>,
 }
 
 impl Program {
@@ -74,7 +76,8 @@ impl Program {
     /// [`ProgramError::Pinmap`]: as for [`Accelerator::alloc_vram`] and
     /// [`Allocation::map_code`].
     pub fn load(gpu: &Accelerator, elf: &[u8]) -> Result<Self, ProgramError> {
-        let elf = Elf::parse(elf)?;
+        let file = elf;
+        let elf = Elf::parse(file)?;
         if !gpu.device().info()?.programs {
             return Err(ProgramError::Refused(
                 "the device executes no programs".into(),
@@ -110,6 +113,7 @@ impl Program {
             _data: data,
             reserved,
             symbols: elf.symbols()?,
+            file: elf.has_variables_of_launchers()?.then(|| file.to_vec()),
         })))
     }
 
@@ -128,7 +132,11 @@ impl Program {
                 all.join(", ")
             ))
         })?;
-        Launcher::new(&self.0, kernel, grid)
+        let program = match &self.0.file {
+            Some(file) => Self::load(&self.0.gpu, file)?,
+            None => self.clone(),
+        };
+        Launcher::new(&program.0, kernel, grid)
     }
 
     /// The names of the kernels.
