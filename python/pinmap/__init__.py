@@ -15,18 +15,20 @@ A device works on the memory of the program, and NumPy has the same memory as ar
 
 Devices: open(), find(), find_accelerator(), list(), Device. Memory: Device.alloc() and others,
 Device.register(), empty(). Registers and interrupts: Device.bar(), Device.interrupt(). Work:
-Device.stream(), Device.event(), testgpu, xdma. Errors: Error and what is derived from it.
+Device.stream(), Device.event(), testgpu, xdma. Kernels: compile(), Device.load(), Program. Errors: Error and what is derived from it.
 
 The documentation is docs/python.md in pinmap's sources.
 """
 
 from . import testgpu, xdma
+from ._compile import compile
 from ._cupy import cupy_array
 from ._errors import (
     AlreadyExists,
     Error,
     Interrupted,
     InvalidInput,
+    KernelStopped,
     NotFound,
     OutOfMemory,
     PermissionDenied,
@@ -45,9 +47,11 @@ from ._pinmap import (
     Event,
     Info,
     Interrupt,
+    Local,
     Mapping,
     Memory,
     Prefetched,
+    Program,
     Residency,
     Run,
     Statistics,
@@ -78,12 +82,15 @@ __all__ = [
     "Interrupt",
     "Interrupted",
     "InvalidInput",
+    "KernelStopped",
+    "Local",
     "Mapping",
     "Memory",
     "NotFound",
     "OutOfMemory",
     "PermissionDenied",
     "Prefetched",
+    "Program",
     "Residency",
     "Run",
     "Statistics",

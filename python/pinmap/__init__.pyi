@@ -5,7 +5,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, final
 
-from numpy import dtype as _DType
+from numpy import dtype as _DType, number as _Number
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as _Buffer, TypeVarTuple, Unpack
 
@@ -39,12 +39,23 @@ class TimedOut(Error, TimeoutError): ...
 
 class Interrupted(Error, InterruptedError): ...
 
+class KernelStopped(Error):
+    kernel: str
+    block: int
+    thread: int
+    function: str | None
+    pc: int
+    value: int
+
 def open(name: str | PathLike[str] | None = None) -> Device: ...
 def find(vendor: int, device: int) -> Device: ...
 def find_accelerator() -> Device: ...
 def list() -> builtins.list[DeviceNode]: ...
 def empty(shape: _Shape, dtype: DTypeLike | None = None) -> Buffer: ...
 def cupy_array(memory: Memory) -> Any: ...
+def compile(
+    source: str, language: Literal["c", "opencl"] = "c", flags: Sequence[str] = ()
+) -> bytes: ...
 
 @final
 class Device:
@@ -103,6 +114,7 @@ class Device:
     def bar(self, number: int) -> Bar: ...
     def interrupt(self, vector: int = 0) -> Interrupt: ...
     def stream(self, *, priority: int = 0, packets: int | None = None) -> Stream: ...
+    def load(self, program: bytes) -> Program: ...
     def event(self) -> Event: ...
     def next_event(self, timeout: float | None = None) -> DeviceEvent: ...
     def next_event_async(self) -> Coroutine[Any, Any, DeviceEvent]: ...
@@ -312,6 +324,28 @@ class Stream:
         value: BaseException | None,
         trace: TracebackType | None,
         /,
+    ) -> None: ...
+
+@final
+class Local:
+    def __new__(cls, nbytes: int) -> Self: ...
+    @property
+    def nbytes(self) -> int: ...
+
+@final
+class Program:
+    @property
+    def kernels(self) -> builtins.list[str]: ...
+    def launch(
+        self,
+        stream: Stream,
+        kernel: str,
+        blocks: _Shape,
+        threads: _Shape,
+        *arguments: _Operand | Local | int | _Number[Any],
+        shared_bytes: int = 0,
+        stack_bytes: int = 4096,
+        print_bytes: int = 65536,
     ) -> None: ...
 
 @final

@@ -50,6 +50,18 @@ class Interrupted(Error, InterruptedError):
     """A signal came first."""
 
 
+class KernelStopped(Error):
+    """A kernel of a Program stopped its stream: `kernel` is its name, `block` and `thread` number
+    the thread, `function` is where in the program, as in "saxpy+0x1c", or None, and `pc` the
+    address of the instruction. `value` is the address that could not be accessed, the instruction
+    that is none, or the value with which the kernel aborted.
+    """
+
+    kernel = ""
+    block = thread = pc = value = 0
+    function = None
+
+
 _CLASSES = {
     "not_found": NotFound,
     "permission_denied": PermissionDenied,
@@ -61,7 +73,7 @@ _CLASSES = {
     "interrupted": Interrupted,
 }
 
-for _class in (Error, *_CLASSES.values()):
+for _class in (Error, KernelStopped, *_CLASSES.values()):
     _class.__module__ = "pinmap"
 del _class
 
@@ -72,3 +84,11 @@ def make(errno, words, kind, hint):
     error.kind = kind
     error.hint = hint
     return error
+
+
+def make_stopped(error, words, place):
+    """Makes the exception of a kernel that stopped its stream."""
+    made = KernelStopped(error.errno, words)
+    made.kind, made.hint = error.kind, error.hint
+    made.kernel, made.block, made.thread, made.function, made.pc, made.value = place
+    return made

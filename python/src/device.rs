@@ -22,6 +22,7 @@ use crate::info::{AcceleratorInfo, DeviceEvent, Info, Prefetched, Residency, Tot
 use crate::interrupt::Interrupt;
 use crate::managed::{self, advice, place, Part};
 use crate::memory::{alloc_options, options, Kind, Memory};
+use crate::program::Program;
 use crate::shared::Shared;
 use crate::source::Source;
 use crate::stream::Stream;
@@ -410,6 +411,14 @@ impl Device {
             dynamic::Stream::new(shared.accelerator()?, options)
         })?;
         Ok(Stream::new(slf, shared, stream))
+    }
+
+    /// Loads a program that pinmap.compile() has compiled.
+    ///
+    /// Raises Error: EINVAL, this is no such program; EOPNOTSUPP, the device has no streams;
+    /// ENOMEM, out of the device's memory; ENODEV, the device is gone.
+    fn load(&self, py: Python<'_>, program: &[u8]) -> PyResult<Program> {
+        Program::load(py, self, program)
     }
 
     /// Makes an event for the streams of the device. It is complete until it is recorded.

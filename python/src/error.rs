@@ -5,6 +5,7 @@
 use nix::errno::Errno;
 use pinmap::ErrorKind;
 use pinmap_dynamic::Error;
+use pinmap_testgpu::program::Trap;
 use pyo3::prelude::*;
 
 /// The word for a kind of error, which is the attribute `kind` of an exception.
@@ -41,6 +42,34 @@ pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
             .and_then(|make| {
                 let (kind, hint) = (word(error.kind()), error.hint());
                 make.call1((error.errno(), error.to_string(), kind, hint))
+            });
+        match made {
+            Ok(exception) => PyErr::from_value(exception),
+            Err(failure) => failure,
+        }
+    })
+}
+
+/// The exception of a kernel that stopped its stream.
+pub(crate) fn stopped(error: Error, trap: &Trap) -> PyErr {
+    Python::attach(|py| {
+        let exception = raise(error);
+        let words = format!("{}; {trap}", exception.value(py));
+        let Trap {
+            kernel,
+            block,
+            thread,
+            function,
+            pc,
+            value,
+            ..
+        } = trap;
+        let made = py
+            .import("pinmap._errors")
+            .and_then(|module| module.getattr("make_stopped"))
+            .and_then(|make| {
+                let place = (kernel, block, thread, function, pc, value);
+                make.call1((exception.value(py), words, place))
             });
         match made {
             Ok(exception) => PyErr::from_value(exception),

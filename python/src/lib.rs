@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Python module pinmap: the part that is in Rust, `pinmap._pinmap`. What is in Python, next to
-//! it in `pinmap/`, are the errors, what waits in asyncio, and what speaks to CuPy.
+//! it in `pinmap/`, are the errors, what waits in asyncio, what speaks to CuPy, and what
+//! calls clang.
 //!
 //! A method checks what it is given, calls the crate `pinmap` without the interpreter's lock, and
 //! raises an error of the module (`error.rs`). Each object belongs to the process that made it
@@ -27,6 +28,7 @@ mod mapping;
 mod memory;
 mod open;
 mod operand;
+mod program;
 mod shared;
 mod source;
 mod stream;
@@ -64,6 +66,8 @@ mod _pinmap {
     #[pymodule_export]
     use crate::open::{find, find_accelerator, list, open};
     #[pymodule_export]
+    use crate::program::{Local, Program};
+    #[pymodule_export]
     use crate::stream::{Completion, Stream};
     #[pymodule_export]
     use crate::testgpu::testgpu;
@@ -77,6 +81,7 @@ mod _pinmap {
         // host function.
         let py = module.py();
         py.detach(|| Python::attach(|_| ()));
+        module.add("_HEADERS", pinmap_testgpu::program::HEADERS.to_vec())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: work of an accelerator, in order.
 
+use std::mem;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pinmap::accelerator;
 use pinmap::accelerator::Work;
+use pinmap::ErrorKind;
 use pinmap_dynamic as dynamic;
+use pinmap_testgpu::program::Launcher;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::device::Device;
-use crate::error::{detached, invalid, raise, unsupported};
+use crate::error::{detached, invalid, raise, stopped, unsupported};
 use crate::event::Event;
 use crate::handle::Handle;
 use crate::managed::place;
 use crate::memory::unless_failing;
 use crate::operand::Operand;
+use crate::program::{Launched, Returned};
 use crate::shared::Shared;
 use crate::wait::{coroutine, wait};
 
@@ -42,6 +47,50 @@ pub(crate) struct Stream {
 struct Held {
     stream: dynamic::Stream,
     shared: Arc<Shared>,
+    /// Launches of programs for which nobody has waited.
+    launched: Mutex<Vec<Launched>>,
+}
+
+/// How many such launches there are at most.
+const MOST_LAUNCHED: usize = 64;
+
+impl Held {
+    fn launched(&self) -> MutexGuard<'_, Vec<Launched>> {
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until everything is done, prints what kernels printed, and tells which one stopped the
+    /// stream.
+    fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let result = wait(py, timeout, |slice| {
+            match self.stream.synchronize_timeout(slice) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
+                result => Ok(result),
+            }
+        })?;
+        let launched = mem::take(&mut *self.launched());
+        let error = result.err();
+        let ended = py.detach(|| {
+            let all = launched.into_iter();
+            all.map(|launch| launch.end(error.as_ref()))
+                .collect::<Vec<_>>()
+        });
+        let mut trap = None;
+        let mut text = Vec::new();
+        for (printed, stopped) in ended {
+            text.extend(printed);
+            trap = trap.or(stopped);
+        }
+        if !text.is_empty() {
+            let out = py.import("sys")?.getattr("stdout")?;
+            out.call_method1("write", (String::from_utf8_lossy(&text),))?;
+        }
+        match (error, trap) {
+            (None, _) => Ok(()),
+            (Some(error), None) => Err(raise(error)),
+            (Some(error), Some(trap)) => Err(stopped(error.into(), &trap)),
+        }
+    }
 }
 
 impl Stream {
@@ -53,7 +102,14 @@ impl Stream {
         let (id, priority) = (stream.id(), stream.priority());
         let path = shared.device.path().to_string_lossy().into_owned();
         Self {
-            held: Handle::new("stream", Held { stream, shared }),
+            held: Handle::new(
+                "stream",
+                Held {
+                    stream,
+                    shared,
+                    launched: Mutex::default(),
+                },
+            ),
             device: device.clone().unbind(),
             path,
             id,
@@ -86,6 +142,39 @@ impl Stream {
             held.stream
                 .submit(operands.map(|operand| &operand.memory), work)
         })
+    }
+
+    /// Submits a launch of a program's kernel that names these operands.
+    pub(crate) fn launch<F>(
+        &self,
+        py: Python<'_>,
+        operands: &[Operand],
+        launcher: Receiver<Launcher>,
+        kept: Returned,
+        work: F,
+    ) -> PyResult<()>
+    where
+        F: for<'w> FnOnce(
+                &Work<'w>,
+                &[dynamic::Operand<'w>],
+                &'w mut Returned,
+            ) -> dynamic::Result<()>
+            + Send,
+    {
+        let held = self.held.get()?;
+        if held.launched().len() >= MOST_LAUNCHED {
+            held.finish(py, None)?;
+        }
+        let memory: Vec<_> = operands.iter().map(|operand| &operand.memory).collect();
+        let submitted = detached(py, || held.stream.submit_keeping(&memory, kept, work))?;
+        held.launched().push(Launched {
+            submitted,
+            launcher,
+        });
+        match accelerator::launch_blocking() {
+            true => held.finish(py, None),
+            false => Ok(()),
+        }
     }
 }
 
@@ -286,14 +375,15 @@ impl Stream {
     }
 
     /// Waits until everything that was submitted is done, for at most `timeout` seconds; None is
-    /// for ever. The program then sees what the work wrote.
+    /// for ever. The program then sees what the work wrote, and what kernels of a Program printed is
+    /// printed.
     ///
-    /// Raises TimedOut: the time was up; Error: EIO, the stream has failed, and the words say at
+    /// Raises TimedOut: the time was up; KernelStopped: a kernel of a Program has stopped the
+    /// stream, which the first call tells; Error: EIO, the stream has failed, and the words say at
     /// what; EDEADLK, a stream calls this function; ENODEV, the device is gone.
     #[pyo3(signature = (timeout = None))]
     fn synchronize(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let held = self.held.get()?;
-        wait(py, timeout, |slice| held.stream.synchronize_timeout(slice))
+        self.held.get()?.finish(py, timeout)
     }
 
     /// Waits in asyncio until everything is done that was submitted before this call. If the wait
@@ -324,7 +414,11 @@ impl Stream {
     /// device is gone.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let held = self.held.get()?;
-        detached(py, || held.stream.reset())
+        detached(py, || held.stream.reset())?;
+        // What is launched from now on has errors of its own.
+        let launched = mem::take(&mut *held.launched());
+        py.detach(|| drop(launched));
+        Ok(())
     }
 
     /// Waits until everything that was submitted is done, and closes the stream. It is closed even
@@ -335,7 +429,7 @@ impl Stream {
         let Some(held) = self.held.take()? else {
             return Ok(());
         };
-        let waited = wait(py, None, |slice| held.stream.synchronize_timeout(slice));
+        let waited = held.finish(py, None);
         py.detach(|| drop(held));
         waited
     }

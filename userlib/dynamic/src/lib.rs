@@ -19,5 +19,5 @@ mod xdma;
 pub use error::{Error, Result};
 pub use map::MemoryMapping;
 pub use memory::Memory;
-pub use stream::{Operand, Stream};
+pub use stream::{Operand, Stream, Submitted};
 pub use xdma::{Channel, Interrupt, Lent};

@@ -146,7 +146,7 @@ impl Piece {
     ///
     /// Fails if the device does not confirm that; and with `EDEADLK` while this thread itself
     /// submits the piece.
-    fn end(&self) -> Result<()> {
+    pub(crate) fn end(&self) -> Result<()> {
         let mut state = lock(&self.state);
         let work = loop {
             match mem::replace(&mut *state, State::Awaited) {

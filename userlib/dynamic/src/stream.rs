@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::Arc;
-use std::{array, fmt};
+use std::{array, fmt, thread};
 
 use nix::errno::Errno;
 use pinmap::accelerator::{launch_blocking, Accelerator, DeviceSlice, DeviceSliceMut};
@@ -71,6 +71,31 @@ fn no_operand() -> Error {
         .with_hint("map the file with mmap(), and register that; name a part of the memory")
 }
 
+fn lend(work: &Work<'_>, named: &[Arc<Shared>]) -> pinmap::Result<()> {
+    named.iter().try_for_each(|memory| memory.lend(work))
+}
+
+/// Work that was submitted.
+pub struct Submitted(Arc<Piece>);
+
+impl fmt::Debug for Submitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Submitted")
+    }
+}
+
+impl Submitted {
+    /// Waits until the work has ended: it is done, or the device will never do it. What was kept
+    /// for it is then dropped.
+    ///
+    /// # Errors
+    ///
+    /// The device does not confirm it.
+    pub fn end(&self) -> Result<()> {
+        self.0.end()
+    }
+}
+
 /// A stream whose work names [`Memory`].
 ///
 /// Dropping it returns at once. Work that was submitted is still done, and the memory that the work
@@ -108,24 +133,64 @@ impl Stream {
         memory: [&Arc<Memory>; N],
         work: impl for<'w> FnOnce(&Work<'w>, [Operand<'w>; N]) -> Result<()>,
     ) -> Result<()> {
+        let named = memory.map(|memory| Arc::clone(memory.shared()));
+        self.submit_piece(&memory, named, |scope, named| {
+            let named: &[Arc<Shared>; N] = named;
+            lend(scope, named)?;
+            let operands = array::from_fn(|index| Operand {
+                memory: &named[index],
+            });
+            // Neither an error of this crate nor a panic must lose what was submitted before it.
+            Ok(catch_unwind(AssertUnwindSafe(|| work(scope, operands))))
+        })?;
+        match launch_blocking() {
+            true => self.finish(),
+            false => Ok(()),
+        }
+    }
+
+    /// Submits work that names any number of operands, and keeps a value until it is done. Does
+    /// not wait for it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Self::submit).
+    pub fn submit_keeping<K: Send + 'static>(
+        &self,
+        memory: &[&Arc<Memory>],
+        kept: K,
+        work: impl for<'w> FnOnce(&Work<'w>, &[Operand<'w>], &'w mut K) -> Result<()>,
+    ) -> Result<Submitted> {
+        let shared = memory.iter().map(|memory| Arc::clone(memory.shared()));
+        let named = (shared.collect::<Vec<_>>(), kept);
+        let piece = self.submit_piece(memory, named, |scope, (named, kept)| {
+            let named: &[Arc<Shared>] = named;
+            lend(scope, named)?;
+            let operands = named.iter().map(|memory| Operand { memory });
+            let operands: Vec<_> = operands.collect();
+            Ok(catch_unwind(AssertUnwindSafe(|| {
+                work(scope, &operands, kept)
+            })))
+        })?;
+        Ok(Submitted(piece))
+    }
+
+    /// Submits a piece of work. The function lends what it names.
+    fn submit_piece<M: Send + 'static>(
+        &self,
+        memory: &[&Arc<Memory>],
+        named: M,
+        work: impl for<'w> FnOnce(&Work<'w>, &'w mut M) -> pinmap::Result<thread::Result<Result<()>>>,
+    ) -> Result<Arc<Piece>> {
         let piece = Piece::new();
         // First, so that whoever releases the memory from now on waits for the piece, or the
         // function does not find the memory any more.
         for memory in memory {
             memory.used_by(&piece);
         }
-        let named = memory.map(|memory| Arc::clone(memory.shared()));
-        // Neither an error of this crate nor a panic must lose what was submitted before it.
         let mut result = Ok(Ok(()));
         let submitted = self.0.submit(named, |scope, named| {
-            let named: &[Arc<Shared>; N] = named;
-            for memory in named {
-                memory.lend(scope)?;
-            }
-            let operands = array::from_fn(|index| Operand {
-                memory: &named[index],
-            });
-            result = catch_unwind(AssertUnwindSafe(|| work(scope, operands)));
+            result = work(scope, named)?;
             Ok(())
         });
         match submitted {
@@ -136,10 +201,7 @@ impl Stream {
             }
         }
         result.unwrap_or_else(|panic| resume_unwind(panic))?;
-        match launch_blocking() {
-            true => self.finish(),
-            false => Ok(()),
-        }
+        Ok(piece)
     }
 
     /// Submits a copy of `len` bytes between memory that pointers name: see [`Memory::pointed`].

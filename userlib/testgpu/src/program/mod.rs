@@ -47,6 +47,39 @@ pub use error::{ProgramError, Trap};
 pub use launch::{Dim, Grid, Launcher};
 pub use ring::Message;
 
+/// The files with which kernels in C and OpenCL C are compiled, by their names: for programs that
+/// compile kernels themselves.
+pub const HEADERS: [(&str, &str); 7] = [
+    (
+        "pinmap_kernel.h",
+        include_str!("../../include/pinmap_kernel.h"),
+    ),
+    (
+        "pinmap_kernel_printf.h",
+        include_str!("../../include/pinmap_kernel_printf.h"),
+    ),
+    (
+        "pinmap_opencl.h",
+        include_str!("../../include/pinmap_opencl.h"),
+    ),
+    (
+        "pinmap_opencl.c",
+        include_str!("../../include/pinmap_opencl.c"),
+    ),
+    (
+        "pinmap_opencl_integer.h",
+        include_str!("../../include/pinmap_opencl_integer.h"),
+    ),
+    (
+        "pinmap_opencl_math.h",
+        include_str!("../../include/pinmap_opencl_math.h"),
+    ),
+    (
+        "pinmap_opencl_memory.h",
+        include_str!("../../include/pinmap_opencl_memory.h"),
+    ),
+];
+
 /// A program in the memory of the device.
 ///
 /// Its memory is freed when it and the [`Launcher`]s of its kernels are dropped. The variables of

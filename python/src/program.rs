@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that are compiled, and launches of their kernels.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use pinmap_dynamic::{self as dynamic, Submitted};
+use pinmap_testgpu::program::{self, Arguments, Dim, Grid, Launcher, ProgramError, Trap};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
+
+use crate::device::Device;
+use crate::error::{detached, invalid};
+use crate::handle::Handle;
+use crate::memory::Memory;
+use crate::operand::Operand;
+use crate::stream::Stream;
+
+/// A program that is loaded: kernels in C or OpenCL C, which pinmap.compile() has compiled. Made by
+/// Device.load(). Its memory is freed with the object, when its launches are done.
+#[pyclass(module = "pinmap", frozen)]
+pub(crate) struct Program(Handle<program::Program>);
+
+/// An argument of a kernel: memory that the threads of a block share. It is how much a parameter in
+/// local memory has in OpenCL C.
+#[pyclass(module = "pinmap", frozen)]
+pub(crate) struct Local {
+    /// The length in bytes.
+    #[pyo3(get)]
+    nbytes: usize,
+}
+
+#[pymethods]
+impl Local {
+    #[new]
+    fn new(nbytes: usize) -> Self {
+        Self { nbytes }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("pinmap.Local({})", self.nbytes)
+    }
+}
+
+/// An error of a program as one of the module.
+fn refused(error: ProgramError) -> dynamic::Error {
+    match error {
+        ProgramError::Pinmap(error) | ProgramError::Stopped(error, _) => error.into(),
+        other => dynamic::Error::invalid(other.to_string()),
+    }
+}
+
+impl Program {
+    pub(crate) fn load(py: Python<'_>, device: &Device, elf: &[u8]) -> PyResult<Self> {
+        let shared = device.shared()?;
+        let program = detached(py, || {
+            program::Program::load(shared.accelerator()?, elf).map_err(refused)
+        })?;
+        Ok(Self(Handle::new("program", program)))
+    }
+}
+
+/// A number of blocks or threads, or up to three.
+fn dim(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Dim> {
+    if let Ok(x) = object.extract::<u32>() {
+        return Ok(x.into());
+    }
+    let all: Vec<u32> = object.extract().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{what} is neither a number nor up to three of them"
+        ))
+    })?;
+    match all[..] {
+        [x] => Ok(x.into()),
+        [x, y] => Ok((x, y).into()),
+        [x, y, z] => Ok((x, y, z).into()),
+        _ => Err(invalid(format!(
+            "{what} has {} numbers, not 1 to 3",
+            all.len()
+        ))),
+    }
+}
+
+enum Argument {
+    /// As all integers are in a register but unsigned ones of 4 bytes.
+    Integer(u64),
+    U32(u32),
+    F32(f32),
+    F64(f64),
+    Local(usize),
+    /// A pointer to the next operand; whether it is written.
+    Pointer(bool),
+}
+
+/// Looks what an argument is. An operand is added to the others.
+fn argument(
+    stream: &Stream,
+    object: &Bound<'_, PyAny>,
+    operands: &mut Vec<Operand>,
+) -> PyResult<Argument> {
+    let py = object.py();
+    if object.is_instance(&py.import("numpy")?.getattr("generic")?)? {
+        let dtype = object.getattr("dtype")?;
+        let (kind, size): (String, usize) = (
+            dtype.getattr("kind")?.extract()?,
+            dtype.getattr("itemsize")?.extract()?,
+        );
+        let value = object.call_method0("item")?;
+        return Ok(match (kind.as_str(), size) {
+            ("f", 4) => Argument::F32(value.extract::<f64>()? as f32),
+            ("f", 8) => Argument::F64(value.extract()?),
+            ("u", 4) => Argument::U32(value.extract()?),
+            ("u" | "b", _) => Argument::Integer(value.extract()?),
+            ("i", _) => Argument::Integer(value.extract::<i64>()? as u64),
+            _ => {
+                let text = format!("an argument is a {}", dtype.str()?);
+                return Err(PyTypeError::new_err(format!(
+                    "{text}: neither integer nor float"
+                )));
+            }
+        });
+    }
+    if object.is_instance_of::<PyBool>() || object.is_instance_of::<PyInt>() {
+        return match (object.extract::<i64>(), object.extract::<u64>()) {
+            (Ok(value), _) => Ok(Argument::Integer(value as u64)),
+            (_, Ok(value)) => Ok(Argument::Integer(value)),
+            _ => Err(PyOverflowError::new_err(format!(
+                "{object} has more than 64 bits"
+            ))),
+        };
+    }
+    if object.is_instance_of::<PyFloat>() {
+        let text =
+            format!("an argument is {object}: numpy.float32() and numpy.float64() say which");
+        return Err(PyTypeError::new_err(text));
+    }
+    if let Ok(local) = object.cast::<Local>() {
+        return Ok(Argument::Local(local.get().nbytes));
+    }
+    let written = match object.cast::<Memory>() {
+        Ok(memory) => memory.getattr("writable")?.is_truthy()?,
+        Err(_) => match py
+            .import("builtins")?
+            .getattr("memoryview")?
+            .call1((object,))
+        {
+            Ok(view) => !view.getattr("readonly")?.is_truthy()?,
+            // It is refused as an operand.
+            Err(_) => false,
+        },
+    };
+    let operand = match written {
+        true => stream.write(object, "an argument")?,
+        false => stream.read(object, "an argument")?,
+    };
+    operands.push(operand);
+    Ok(Argument::Pointer(written))
+}
+
+#[pymethods]
+impl Program {
+    /// The names of the kernels.
+    #[getter]
+    fn kernels(&self) -> PyResult<Vec<String>> {
+        Ok(self.0.get()?.kernels().map(str::to_owned).collect())
+    }
+
+    /// Submits a launch of a kernel to a stream: so many blocks of so many threads, each a number or
+    /// up to three. The kernel must have these parameters. Memory and arrays are pointers, which the
+    /// kernel writes only if they are writable, and of which no two overlap; a Local is shared
+    /// memory; a number of NumPy has the type of its parameter; an int is any integer whose type it
+    /// fits with its sign.
+    ///
+    /// `shared_bytes` is the memory that the threads of a block share, if it is more than that of
+    /// all Locals. What the threads print may have `print_bytes`. Synchronizing with the stream, or
+    /// closing it, prints it, and raises KernelStopped if a kernel stopped the stream. With 64
+    /// launches for which nobody has waited, this waits.
+    ///
+    /// Raises Error: EINVAL, there is no such kernel or grid, there are more than 7 operands, or as
+    /// Stream.copy() does; ENOMEM, stacks and shared memory do not fit.
+    #[pyo3(signature = (stream, kernel, blocks, threads, *arguments, shared_bytes = 0,
+        stack_bytes = 4096, print_bytes = 65536))]
+    fn launch(
+        &self,
+        py: Python<'_>,
+        stream: &Bound<'_, Stream>,
+        kernel: &str,
+        blocks: &Bound<'_, PyAny>,
+        threads: &Bound<'_, PyAny>,
+        arguments: &Bound<'_, PyTuple>,
+        shared_bytes: usize,
+        stack_bytes: usize,
+        print_bytes: usize,
+    ) -> PyResult<()> {
+        let (program, stream) = (self.0.get()?, stream.get());
+        let mut operands = Vec::new();
+        let list = arguments.iter();
+        let list = list.map(|object| argument(stream, &object, &mut operands));
+        let list = list.collect::<PyResult<Vec<_>>>()?;
+        let local = list.iter().map(|argument| match argument {
+            Argument::Local(bytes) => bytes.saturating_add(15) & !15,
+            _ => 0,
+        });
+        let local = local.fold(0usize, usize::saturating_add);
+        let grid = Grid::new(dim(blocks, "blocks")?, dim(threads, "threads")?)
+            .shared_bytes(local.max(shared_bytes))
+            .stack_bytes(stack_bytes)
+            .print_bytes(print_bytes);
+        let launcher = detached(py, || program.kernel(kernel, grid).map_err(refused))?;
+        let (to, launcher_back) = mpsc::channel();
+        let kept = Returned {
+            launcher: Some(launcher),
+            to,
+        };
+        let parts: Vec<_> = operands.iter().map(|one| (one.offset, one.len)).collect();
+        stream.launch(
+            py,
+            &operands,
+            launcher_back,
+            kept,
+            move |work, named, kept| {
+                let mut parts = named.iter().zip(parts);
+                // All that are written exist before the first argument does.
+                let mut pointers = Vec::new();
+                for argument in &list {
+                    if let Argument::Pointer(written) = argument {
+                        let Some((operand, (offset, len))) = parts.next() else {
+                            continue;
+                        };
+                        pointers.push(match written {
+                            true => Pointer::Write(operand.part_mut(offset, len)?),
+                            false => Pointer::Read(operand.part(offset, len)?),
+                        });
+                    }
+                }
+                let mut pointers = pointers.iter_mut();
+                let arguments =
+                    list.iter()
+                        .fold(Arguments::new(), |all, argument| match argument {
+                            Argument::Integer(value) => all.value(*value),
+                            Argument::U32(value) => all.value(*value),
+                            Argument::F32(value) => all.value(*value),
+                            Argument::F64(value) => all.value(*value),
+                            Argument::Local(bytes) => all.shared(*bytes),
+                            Argument::Pointer(_) => match pointers.next() {
+                                Some(Pointer::Read(slice)) => all.read(*slice),
+                                Some(Pointer::Write(slice)) => all.write(slice),
+                                None => all,
+                            },
+                        });
+                let Some(launcher) = &mut kept.launcher else {
+                    return Ok(());
+                };
+                // SAFETY: That the kernel has these parameters, and what it does with its pointers, is
+                // up to the program, as the documentation of `launch` says.
+                Ok(unsafe { launcher.launch(work, arguments) }?)
+            },
+        )
+    }
+
+    fn __repr__(&self) -> String {
+        match self.0.get() {
+            Ok(program) => {
+                let kernels: Vec<_> = program.kernels().collect();
+                format!("<pinmap.Program with {}>", kernels.join(", "))
+            }
+            Err(_) => "<pinmap.Program of another process>".to_owned(),
+        }
+    }
+}
+
+enum Pointer<'w> {
+    Read(pinmap::accelerator::DeviceSlice<'w, u8>),
+    Write(pinmap::accelerator::DeviceSliceMut<'w, u8>),
+}
+
+/// A launcher that comes back when its launch is done.
+pub(crate) struct Returned {
+    pub(crate) launcher: Option<Launcher>,
+    to: Sender<Launcher>,
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        if let Some(launcher) = self.launcher.take() {
+            // Whoever waits for it may have gone.
+            let _ = self.to.send(launcher);
+        }
+    }
+}
+
+/// A launch for which nobody has waited.
+pub(crate) struct Launched {
+    pub(crate) submitted: Submitted,
+    pub(crate) launcher: Receiver<Launcher>,
+}
+
+impl Launched {
+    /// What the threads printed, and where the kernel stopped, if that is the cause of the error.
+    /// The stream has nothing to do, or has failed.
+    pub(crate) fn end(self, error: Option<&pinmap::Error>) -> (Vec<u8>, Option<Trap>) {
+        // If the device does not confirm the end, the launcher does not come.
+        let ended = self.submitted.end();
+        let Some(mut launcher) = ended.ok().and_then(|()| self.launcher.recv().ok()) else {
+            return (Vec::new(), None);
+        };
+        let messages = launcher.messages();
+        let text = messages.into_iter().flat_map(|message| message.text);
+        let text = text.collect();
+        match launcher.finish(error.cloned().map_or(Ok(()), Err)) {
+            Err(ProgramError::Stopped(_, trap)) => (text, Some(trap)),
+            _ => (text, None),
+        }
+    }
+}
