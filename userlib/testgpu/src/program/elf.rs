@@ -253,4 +253,13 @@ mod tests {
         assert_eq!((&image[..4], image[8]), (&b"\x7fELF"[..], 0));
         assert!(elf.symbols().expect("none").is_empty());
     }
+
+    #[test]
+    fn a_file_has_any_alignment() {
+        let file = file(243, 3, elf::PF_R | elf::PF_X, 8, 5000);
+        for offset in 0..8 {
+            let moved = [&[0; 8][..offset], &file].concat();
+            assert_eq!(Elf::parse(&moved[offset..]).expect("a program").len(), 5000);
+        }
+    }
 }
