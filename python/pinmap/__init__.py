@@ -15,13 +15,13 @@ A device works on the memory of the program, and NumPy has the same memory as ar
 
 Devices: open(), find(), find_accelerator(), list(), Device. Memory: Device.alloc() and others,
 Device.register(), empty(). Registers and interrupts: Device.bar(), Device.interrupt(). Work:
-Device.stream(), Device.event(), testgpu, xdma. Kernels: compile(), Device.load(), Program. Errors: Error and what is derived from it.
+Device.stream(), Device.event(), testgpu, xdma. Kernels: compile(), Device.load(), Program. Errors:
+Error and what is derived from it.
 
 The documentation is docs/python.md in pinmap's sources.
 """
 
 from . import testgpu, xdma
-from ._compile import compile
 from ._cupy import cupy_array
 from ._errors import (
     AlreadyExists,
@@ -47,11 +47,9 @@ from ._pinmap import (
     Event,
     Info,
     Interrupt,
-    Local,
     Mapping,
     Memory,
     Prefetched,
-    Program,
     Residency,
     Run,
     Statistics,
@@ -65,6 +63,7 @@ from ._pinmap import (
     list,
     open,
 )
+from ._program import Local, Program, compile
 
 __all__ = [
     "AcceleratorInfo",

@@ -5,11 +5,13 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, final
 
-from numpy import dtype as _DType, number as _Number
+from numpy import dtype as _DType
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as _Buffer, TypeVarTuple, Unpack
 
 from . import testgpu as testgpu, xdma as xdma
+from ._program import KernelStopped as KernelStopped, Local as Local
+from ._program import Program as Program, compile as compile
 
 __version__: str
 
@@ -39,23 +41,12 @@ class TimedOut(Error, TimeoutError): ...
 
 class Interrupted(Error, InterruptedError): ...
 
-class KernelStopped(Error):
-    kernel: str
-    block: int
-    thread: int
-    function: str | None
-    pc: int
-    value: int
-
 def open(name: str | PathLike[str] | None = None) -> Device: ...
 def find(vendor: int, device: int) -> Device: ...
 def find_accelerator() -> Device: ...
 def list() -> builtins.list[DeviceNode]: ...
 def empty(shape: _Shape, dtype: DTypeLike | None = None) -> Buffer: ...
 def cupy_array(memory: Memory) -> Any: ...
-def compile(
-    source: str, language: Literal["c", "opencl"] = "c", flags: Sequence[str] = ()
-) -> bytes: ...
 
 @final
 class Device:
@@ -324,28 +315,6 @@ class Stream:
         value: BaseException | None,
         trace: TracebackType | None,
         /,
-    ) -> None: ...
-
-@final
-class Local:
-    def __new__(cls, nbytes: int) -> Self: ...
-    @property
-    def nbytes(self) -> int: ...
-
-@final
-class Program:
-    @property
-    def kernels(self) -> builtins.list[str]: ...
-    def launch(
-        self,
-        stream: Stream,
-        kernel: str,
-        blocks: _Shape,
-        threads: _Shape,
-        *arguments: _Operand | Local | int | _Number[Any],
-        shared_bytes: int = 0,
-        stack_bytes: int = 4096,
-        print_bytes: int = 65536,
     ) -> None: ...
 
 @final

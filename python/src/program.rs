@@ -165,9 +165,9 @@ impl Program {
         Ok(self.0.get()?.kernels().map(str::to_owned).collect())
     }
 
-    /// Submits a launch of a kernel to a stream: so many blocks of so many threads, each a number or
-    /// up to three. The kernel must have these parameters. Memory and arrays are pointers, which the
-    /// kernel writes only if they are writable, and of which no two overlap; a Local is shared
+    /// Submits a launch of a kernel to a stream: so many blocks of so many threads, each a number
+    /// or up to three. The kernel must have these parameters. Memory and arrays are pointers, which
+    /// the kernel writes only if they are writable, and of which no two overlap; a Local is shared
     /// memory; a number of NumPy has the type of its parameter; an int is any integer whose type it
     /// fits with its sign.
     ///
@@ -251,8 +251,7 @@ impl Program {
                 let Some(launcher) = &mut kept.launcher else {
                     return Ok(());
                 };
-                // SAFETY: That the kernel has these parameters, and what it does with its pointers, is
-                // up to the program, as the documentation of `launch` says.
+                // SAFETY: The documentation of `launch` has the program see to it.
                 Ok(unsafe { launcher.launch(work, arguments) }?)
             },
         )
@@ -296,8 +295,8 @@ pub(crate) struct Launched {
 }
 
 impl Launched {
-    /// What the threads printed, and where the kernel stopped, if that is the cause of the error.
-    /// The stream has nothing to do, or has failed.
+    /// Returns what the threads printed, and where the kernel stopped, if that is the cause of the
+    /// error. The stream has nothing to do, or has failed.
     pub(crate) fn end(self, error: Option<&pinmap::Error>) -> (Vec<u8>, Option<Trap>) {
         // If the device does not confirm the end, the launcher does not come.
         let ended = self.submitted.end();

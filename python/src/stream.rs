@@ -375,8 +375,8 @@ impl Stream {
     }
 
     /// Waits until everything that was submitted is done, for at most `timeout` seconds; None is
-    /// for ever. The program then sees what the work wrote, and what kernels of a Program printed is
-    /// printed.
+    /// for ever. The program then sees what the work wrote, and prints what kernels of a Program
+    /// did.
     ///
     /// Raises TimedOut: the time was up; KernelStopped: a kernel of a Program has stopped the
     /// stream, which the first call tells; Error: EIO, the stream has failed, and the words say at

@@ -58,7 +58,7 @@ def classes(name):
     return {node.name: node for node in stub(name) if isinstance(node, ast.ClassDef)}
 
 
-CLASSES = classes("__init__.pyi")
+CLASSES = classes("__init__.pyi") | classes("_program.pyi")
 OF_XDMA = classes("xdma.pyi")
 
 
@@ -97,7 +97,7 @@ def check_class(node, real):
 
 
 def test_functions():
-    found = functions(stub("__init__.pyi"))
+    found = functions([*stub("__init__.pyi"), *stub("_program.pyi")])
     for name, node in found.items():
         check_function(node, getattr(pinmap, name), name)
     classes = [name for name in CLASSES if is_public(name)]

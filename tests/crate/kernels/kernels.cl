@@ -183,8 +183,9 @@ __kernel void ids(__global const int *from, __global int *to, __local int *tile)
 {
 	size_t block = get_group_id(0) + get_num_groups(0) * get_group_id(1);
 	event_t event = async_work_group_copy(tile, from + 6 * block, 6, 0);
-	int all[] = { get_global_id(0), get_global_id(1), get_global_size(0), get_global_size(1),
-		      get_global_size(2), get_local_size(3), get_work_dim(), get_global_linear_id() };
+	int all[] = { get_global_id(0),	  get_global_id(1),  get_global_size(0),
+		      get_global_size(1), get_global_size(2), get_local_size(3),
+		      get_work_dim(),	  get_global_linear_id() };
 
 	wait_group_events(1, &event);
 	for (int i = 0; i < 8; i++)

@@ -75,6 +75,9 @@ fn lend(work: &Work<'_>, named: &[Arc<Shared>]) -> pinmap::Result<()> {
     named.iter().try_for_each(|memory| memory.lend(work))
 }
 
+/// Holds what a function that submits work returned, unless it panicked.
+type Outcome = thread::Result<Result<()>>;
+
 /// Work that was submitted.
 pub struct Submitted(Arc<Piece>);
 
@@ -180,7 +183,7 @@ impl Stream {
         &self,
         memory: &[&Arc<Memory>],
         named: M,
-        work: impl for<'w> FnOnce(&Work<'w>, &'w mut M) -> pinmap::Result<thread::Result<Result<()>>>,
+        work: impl for<'w> FnOnce(&Work<'w>, &'w mut M) -> pinmap::Result<Outcome>,
     ) -> Result<Arc<Piece>> {
         let piece = Piece::new();
         // First, so that whoever releases the memory from now on waits for the piece, or the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What OpenCL C cannot define itself: printf, and what compilers call. See pinmap_opencl.h */
+/* Defines what OpenCL C cannot: printf, and what compilers call. See pinmap_opencl.h */
 #define printf pinmap_printf
 #include "pinmap_kernel.h"
 #undef printf

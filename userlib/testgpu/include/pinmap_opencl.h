@@ -157,7 +157,7 @@ PINMAP_FN void atomic_work_item_fence(cl_mem_fence_flags flags, memory_order ord
 			r[i] = name(a[i], b[i], c[i]);                                             \
 		return r;                                                                          \
 	}
-/* The same where the second one, or the last two, are scalars. */
+/* Takes a scalar as the second parameter, or as the last two. */
 #define PINMAP_EACH1S(n, R, name, A, B)                                                            \
 	PINMAP_FN R##n name(A##n a, B b)                                                           \
 	{                                                                                          \

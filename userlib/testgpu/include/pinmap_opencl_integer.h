@@ -76,7 +76,7 @@ PINMAP_UPSAMPLE(uint, ushort, ushort)
 PINMAP_UPSAMPLE(long, int, uint)
 PINMAP_UPSAMPLE(ulong, uint, uint)
 
-/* Of vectors, the highest bit of each element selects. */
+/* Selects by the highest bit of each element, in vectors. */
 #define PINMAP_SELECT_EACH(n, T, C)                                                                \
 	PINMAP_FN T##n select(T##n a, T##n b, C##n c)                                              \
 	{                                                                                          \
@@ -153,8 +153,8 @@ PINMAP_SIGNED(PINMAP_ANY)
 	PINMAP_CONVERT(convert_##D, _rte, D, S, (D)__builtin_rint(a))                              \
 	PINMAP_CONVERT(convert_##D, _rtp, D, S, (D)__builtin_ceil(a))                              \
 	PINMAP_CONVERT(convert_##D, _rtn, D, S, (D)__builtin_floor(a))                             \
-	PINMAP_CONVERT(convert_##D, _sat, D, S, PINMAP_SAT(S, D, L, a))                               \
-	PINMAP_CONVERT(convert_##D, _sat_rtz, D, S, PINMAP_SAT(S, D, L, a))                           \
+	PINMAP_CONVERT(convert_##D, _sat, D, S, PINMAP_SAT(S, D, L, a))                            \
+	PINMAP_CONVERT(convert_##D, _sat_rtz, D, S, PINMAP_SAT(S, D, L, a))                        \
 	PINMAP_CONVERT(convert_##D, _sat_rte, D, S, PINMAP_SAT(S, D, L, __builtin_rint(a)))
 #define PINMAP_TO_FLOAT(S, U, T, N, D, ...)                                                        \
 	PINMAP_CONVERT(convert_##D, , D, S, (D)a)                                                  \

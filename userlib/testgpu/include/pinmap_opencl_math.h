@@ -57,7 +57,7 @@ PINMAP_SAME2(fmin)
 PINMAP_SAME2(fmax)
 PINMAP_MATH2(powr, pow)
 
-/* Those that may be less exact are not. */
+/* Makes those that may be less exact as exact as others. */
 #define PINMAP_ALIAS1(name, of) PINMAP_1(float, name, float, of(a))
 #define PINMAP_NATIVE1(name)                                                                       \
 	PINMAP_ALIAS1(native_##name, name)                                                         \
@@ -99,7 +99,7 @@ PINMAP_MATH2(powr, pow)
 		return mix(a, b, (T##n)c);                                                         \
 	}
 
-/* Of scalars 1 is true, and of vectors -1. */
+/* Says true by 1 for scalars, and by -1 for vectors. */
 #define PINMAP_TRUE1(n, name, T, S)                                                                \
 	PINMAP_FN S##n name(T##n a)                                                                \
 	{                                                                                          \
@@ -194,7 +194,7 @@ PINMAP_2(float, half_powr, float, float, pow(a, b))
 		return result;                                                                     \
 	}                                                                                          \
 	PINMAP_VECTORS(PINMAP_POINTER_EACH, T, name, P)
-#define PINMAP_POINTERS(T, U, S, L, ...)                                                             \
+#define PINMAP_POINTERS(T, U, S, L, ...)                                                           \
 	PINMAP_POINTER(T, sincos, T, cos(a), sin(a))                                               \
 	PINMAP_POINTER(T, modf, T, trunc(a), copysign(isinf(a) ? 0 : a - trunc(a), a))             \
 	PINMAP_POINTER(T, fract, T, floor(a),                                                      \

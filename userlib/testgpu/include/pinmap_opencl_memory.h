@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Atomics, vectors in memory and copies in OpenCL C; included by pinmap_opencl.h */
 
-/* Those of OpenCL 1, of which each returns the number as it was. */
+/* Defines the atomics of OpenCL 1, each of which returns the number as it was. */
 #define PINMAP_ATOMIC(T, prefix)                                                                   \
 	PINMAP_ATOMIC2(T, prefix##add, __atomic_fetch_add)                                         \
 	PINMAP_ATOMIC2(T, prefix##sub, __atomic_fetch_sub)                                         \
@@ -43,7 +43,7 @@ PINMAP_FN float atomic_xchg(volatile float *p, float value)
 	return as_float(atomic_xchg((volatile uint *)p, as_uint(value)));
 }
 
-/* Those of OpenCL 2, on atomic types. */
+/* Defines those of OpenCL 2, on atomic types. */
 #define PINMAP_ATOMIC_FETCH(A, T, name)                                                            \
 	PINMAP_FN T atomic_##name##_explicit(volatile A *p, T value, memory_order order,           \
 					     memory_scope scope)                                   \

@@ -62,9 +62,9 @@ impl<'w, 'r> Arguments<'w, 'r> {
         self.operand(Box::new(move |operands| operands.write(slice)))
     }
 
-    /// Adds a pointer to so many bytes of what the threads of a block share, as a parameter in local
-    /// memory is in OpenCL C. All such arguments of a launch, each rounded up to a multiple of 16,
-    /// must fit into [`Grid::shared_bytes`](super::Grid::shared_bytes).
+    /// Adds a pointer to so many bytes of what the threads of a block share, as a parameter in
+    /// local memory is in OpenCL C. All such arguments of a launch, each rounded up to a multiple
+    /// of 16, must fit into [`Grid::shared_bytes`](super::Grid::shared_bytes).
     pub fn shared(mut self, bytes: usize) -> Self {
         self.list.push(Argument::Shared(bytes));
         self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Kernels in C and OpenCL C, compiled by clang: the commands of docs/kernels.md and
+"""Kernels in C and OpenCL C. clang compiles them, by the commands of docs/kernels.md and
 docs/opencl-kernels.md."""
 
 import errno
@@ -11,7 +11,9 @@ import subprocess
 import tempfile
 
 from ._errors import make
-from ._pinmap import _HEADERS
+from ._pinmap import _HEADERS, Local, Program
+
+__all__ = ["Local", "Program", "compile"]
 
 _FLAGS = (
     "--target=riscv64-unknown-elf -march=rv64gc -mabi=lp64d -O2 -ffp-contract=off -ffreestanding "
