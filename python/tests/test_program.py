@@ -185,6 +185,25 @@ def test_kernels_in_opencl(gpu, stream):
     np.testing.assert_allclose(numbers, wanted, rtol=1e-14)
 
 
+def test_kernels_in_c_have_mathematics(gpu, stream):
+    source = """
+    #include <math.h>
+
+    __global__ void f(double *x)
+    {
+        x[gridThread()] = fmax(exp(x[gridThread()]), 2) + sqrt(x[gridThread()]);
+    }
+    """
+    program = gpu.load(pinmap.compile(source))
+    # What is linked with them is no kernel.
+    assert program.kernels == ["f"]
+    x = np.linspace(0, 3, 32)
+    wanted = np.maximum(np.exp(x), 2) + np.sqrt(x)
+    program.launch(stream, "f", 1, 32, x)
+    stream.synchronize()
+    np.testing.assert_allclose(x, wanted, rtol=1e-14)
+
+
 def test_what_cannot_be_launched(gpu, stream, program):
     x = np.zeros(100, "float32")
     with pytest.raises(pinmap.InvalidInput, match="no kernel `other`"):
