@@ -17,7 +17,7 @@ use crate::operand::Operand;
 use crate::stream::Stream;
 
 /// A program that is loaded: kernels in C or OpenCL C, which pinmap.compile() has compiled. Made by
-/// Device.load(). Its memory is freed with the object, when its launches are done.
+/// Device.load(). Its memory is freed when it is closed and its launches are done.
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Program(Handle<program::Program>);
 
@@ -257,13 +257,33 @@ impl Program {
         )
     }
 
+    /// Whether close() was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.0.is_open()
+    }
+
+    /// Closes the program. Launches that were submitted are still done.
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
     fn __repr__(&self) -> String {
         match self.0.get() {
             Ok(program) => {
                 let kernels: Vec<_> = program.kernels().collect();
                 format!("<pinmap.Program with {}>", kernels.join(", "))
             }
-            Err(_) => "<pinmap.Program of another process>".to_owned(),
+            Err(_) => "<pinmap.Program, closed>".to_owned(),
         }
     }
 }

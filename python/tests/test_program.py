@@ -88,7 +88,8 @@ def compiled():
 
 @pytest.fixture
 def program(gpu, compiled):
-    return gpu.load(compiled)
+    with gpu.load(compiled) as loaded:
+        yield loaded
 
 
 def test_kernels_in_c_on_arrays_and_memory(gpu, stream, program):
@@ -172,6 +173,7 @@ def test_a_kernel_that_stops_says_where(gpu, program, capsys):
 
 def test_kernels_in_opencl(gpu, stream):
     program = gpu.load(pinmap.compile(SUMS, language="opencl"))
+    assert "sums, logs" in repr(program)
     x = np.arange(256, dtype="float32")
     x.flags.writeable = False
     sums = np.zeros(4, "float32")
@@ -181,8 +183,13 @@ def test_kernels_in_opencl(gpu, stream):
     numbers = np.linspace(1, 2, 16)
     wanted = np.log(numbers)
     program.launch(stream, "logs", 2, 8, numbers)
+    # What was launched is done.
+    program.close()
     stream.synchronize()
     np.testing.assert_allclose(numbers, wanted, rtol=1e-14)
+    assert program.closed
+    with pytest.raises(ValueError, match="the program is closed"):
+        program.launch(stream, "logs", 2, 8, numbers)
 
 
 def test_kernels_in_c_have_mathematics(gpu, stream):
