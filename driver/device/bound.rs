@@ -152,8 +152,7 @@ impl pci::Driver for Bound {
 
     fn prepare_sleep(&self) -> Result {
         let device = &self.device;
-        // It wakes, and a sleep of its own that has just begun ends. From now on the kernel keeps it
-        // awake.
+        // It wakes, and a sleep of its own that has just begun ends. The kernel keeps it awake.
         let _awake = device.runtime.wake_now();
         device.check_sleep()?;
         device.backend.prepare_sleep(&|| device.zap_views())

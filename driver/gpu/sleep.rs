@@ -48,7 +48,7 @@ pub(super) enum Sleep {
     Asleep(Option<Saved>),
 }
 
-/// What programs have in VRAM, which nobody changes.
+/// A copy of what programs have in VRAM.
 pub(super) struct Saved {
     runs: KVVec<Run>,
     memory: Shmem,

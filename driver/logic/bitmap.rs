@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(f.free(), 8);
     }
 
-    /// Those that two bitmaps have, and those that one of them has.
+    /// Frames that two bitmaps have, and those that one of them has.
     #[test]
     fn two_bitmaps_are_compared() {
         let (mut all, mut some) = (frames(200), frames(200));

@@ -81,7 +81,7 @@ const TABLES_SHARE: u64 = 16;
 /// Frames, and what they are used for.
 struct Free {
     frames: Bitmap<KVVec<u64>>,
-    /// Those of what programs have allocated.
+    /// Frames of what programs have allocated.
     blocks: Bitmap<KVVec<u64>>,
     reserve: u64,
     /// Frames set aside for contexts that are not in use yet.
@@ -104,13 +104,13 @@ impl Free {
     }
 }
 
-/// What frames are taken for.
+/// Frames that are taken, by what for.
 #[derive(Clone, Copy)]
 pub(super) enum Taken {
     All,
-    /// What programs have allocated.
+    /// Of what programs have allocated.
     Blocks,
-    /// Tables, and what is set aside.
+    /// For tables, or set aside.
     ButBlocks,
 }
 
