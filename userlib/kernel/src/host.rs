@@ -117,6 +117,7 @@ pub const fn ends_with(path: &str, end: &str) -> bool {
 /// `Kernels::load` takes the accelerator. The result has a method for each kernel, of its name,
 /// which takes a [`Grid`] and returns its launches. These have a method `launch`, with the
 /// parameters of the kernel behind the work: for a slice anything that can be lent to the device.
+/// A module of the file that has kernels, too, imports `Kernels`.
 #[macro_export]
 macro_rules! program {
     () => {

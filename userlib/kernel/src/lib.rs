@@ -170,9 +170,12 @@ pub use pinmap_kernel_macros::device;
 /// ```
 pub use pinmap_kernel_macros::kernel;
 
-/// Makes nothing: `Kernels` is the program's.
+/// Makes the name that modules of the file import. What it stands for is the program's.
 #[cfg(target_os = "none")]
 #[macro_export]
 macro_rules! program {
-    () => {};
+    () => {
+        #[allow(dead_code)]
+        pub enum Kernels {}
+    };
 }
