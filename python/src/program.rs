@@ -3,6 +3,7 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use pinmap::ErrorKind;
 use pinmap_dynamic::{self as dynamic, Submitted};
 use pinmap_testgpu::program::{self, Arguments, Dim, Grid, Launcher, ProgramError, Trap};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -10,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 use crate::device::Device;
-use crate::error::{detached, invalid};
+use crate::error::{detached, invalid, raise};
 use crate::handle::Handle;
 use crate::memory::Memory;
 use crate::operand::Operand;
@@ -48,6 +49,11 @@ fn refused(error: ProgramError) -> dynamic::Error {
         ProgramError::Pinmap(error) | ProgramError::Stopped(error, _) => error.into(),
         other => dynamic::Error::invalid(other.to_string()),
     }
+}
+
+/// Whether there was not enough memory.
+fn is_full(error: &dynamic::Error) -> bool {
+    matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::NoSpace)
 }
 
 impl Program {
@@ -173,8 +179,9 @@ impl Program {
     ///
     /// `shared_bytes` is the memory that the threads of a block share, if it is more than that of
     /// all Locals. What the threads print may have `print_bytes`. Synchronizing with the stream, or
-    /// closing it, prints it, and raises KernelStopped if a kernel stopped the stream. With 64
-    /// launches for which nobody has waited, this waits.
+    /// closing it, prints it, and raises KernelStopped if a kernel stopped the stream. This waits
+    /// for 64 launches for which nobody has, and for those in flight if there is no memory for one
+    /// more.
     ///
     /// Raises Error: EINVAL, there is no such kernel or grid, there are more than 7 operands, or as
     /// Stream.copy() does; ENOMEM, stacks and shared memory do not fit.
@@ -206,7 +213,15 @@ impl Program {
             .shared_bytes(local.max(shared_bytes))
             .stack_bytes(stack_bytes)
             .print_bytes(print_bytes);
-        let launcher = detached(py, || program.kernel(kernel, grid).map_err(refused))?;
+        let make = || program.kernel(kernel, grid).map_err(refused);
+        let launcher = match py.detach(make) {
+            // Launches that are done give theirs back.
+            Err(error) if is_full(&error) && stream.has_launched()? => {
+                stream.finish(py)?;
+                detached(py, make)
+            }
+            made => made.map_err(raise),
+        }?;
         let (to, launcher_back) = mpsc::channel();
         let kept = Returned {
             launcher: Some(launcher),

@@ -144,6 +144,16 @@ impl Stream {
         })
     }
 
+    /// Whether there are launches for which nobody has waited.
+    pub(crate) fn has_launched(&self) -> PyResult<bool> {
+        Ok(!self.held.get()?.launched().is_empty())
+    }
+
+    /// Waits for everything, as synchronize() does.
+    pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.get()?.finish(py, None)
+    }
+
     /// Submits a launch of a program's kernel that names these operands.
     pub(crate) fn launch<F>(
         &self,

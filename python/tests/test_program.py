@@ -150,6 +150,14 @@ def test_what_kernels_print_is_printed_in_order(stream, program, capsys):
         program.launch(stream, "say", 1, 1, first)
     stream.synchronize()
     assert len(capsys.readouterr().out.splitlines()) == 100
+    # Those for which there is no memory wait for those that are done.
+    vram = stream.device.accelerator_info().vram_length
+    for first in range(6):
+        program.launch(stream, "say", 1, 1, first, stack_bytes=vram // 4)
+    stream.synchronize()
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    with pytest.raises(pinmap.Error, match="memory of the device"):
+        program.launch(stream, "say", 1, 1, 0, stack_bytes=vram)
 
 
 def test_a_kernel_that_stops_says_where(gpu, program, capsys):
