@@ -64,6 +64,11 @@ pub fn compile(source: &str) {
         Err(missing) => {
             let cause = format!("the kernels of {source} were not compiled: {missing}");
             println!("cargo::warning={cause}");
+            // Looks again each time, for a file that never is there.
+            println!(
+                "cargo::rerun-if-changed={}",
+                elf.with_extension("never").display()
+            );
             return fs::write(elf, cause).expect("a file");
         }
     };
@@ -247,10 +252,6 @@ fn joined(begin: &str, path: &Path, end: &str) -> std::ffi::OsString {
 
 /// Runs a compiler. An error is what it prints.
 fn run(command: &mut Command) -> Result<(), String> {
-    // These are for the program, not for the kernels.
-    command
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let output = command.output().expect("the compiler runs");
     let told = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
