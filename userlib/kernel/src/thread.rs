@@ -6,9 +6,8 @@ use core::arch::asm;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 
-/// Reads a register that stays as it is while a thread runs.
-#[doc(hidden)]
-#[macro_export]
+/// Reads a register that stays as it is while a thread runs. For this crate alone: it would execute
+/// whatever else its text has.
 macro_rules! csr {
     ($number:literal) => {{
         let value: u64;
@@ -23,6 +22,8 @@ macro_rules! csr {
         value
     }};
 }
+
+pub(crate) use csr;
 
 /// Numbers in x, y and z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
