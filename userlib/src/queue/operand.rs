@@ -100,9 +100,7 @@ impl<'q> Operands<'q> {
     }
 
     fn add<T: Element>(&mut self, slice: &DeviceSlice<'_, T>, written: bool) -> Result<u64> {
-        if !slice.is_of(self.device) {
-            return Err(self.refuse("the memory belongs to another context than the queue"));
-        }
+        self.require_context("the memory", slice)?;
         let range = Range {
             start: slice.device_addr(),
             bytes: slice.bytes(),
@@ -124,6 +122,21 @@ impl<'q> Operands<'q> {
         *free = range;
         self.count += 1;
         Ok(range.start)
+    }
+
+    /// Refuses memory of the kernel itself that belongs to another context than the queue.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it does; the error says it of `name`.
+    pub fn require_context<T>(&self, name: &str, slice: &DeviceSlice<'_, T>) -> Result<()>
+    where
+        T: Element,
+    {
+        if slice.is_of(self.device) {
+            return Ok(());
+        }
+        Err(self.refuse(format!("{name} belongs to another context than the queue")))
     }
 
     /// Refuses an operand that does not have the wanted number of elements.
