@@ -421,7 +421,10 @@ const TESTS: &[Test] = tests! {
         rust_kernel_prints_and_takes_structs
         rust_kernel_takes_all_arguments
         rust_kernel_that_panics_names_the_line
-        rust_kernels_are_those_of_the_source;
+        rust_kernels_are_those_of_the_source
+        rust_kernels_have_the_same_types_on_both_sides
+        rust_kernels_run_in_the_context_that_loaded_them
+        rust_kernels_have_stacks_of_8_kib_at_least;
     opencl:
         opencl_local_parameter
         opencl_local_variables

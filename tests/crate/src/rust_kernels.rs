@@ -150,3 +150,55 @@ pub unsafe fn poke(to: *mut u32, value: u32) {
     // SAFETY: The caller promises it.
     unsafe { to.write_volatile(value) };
 }
+
+// What a type is called need not be the same type for the device.
+#[cfg(target_os = "none")]
+type Real = f32;
+#[cfg(not(target_os = "none"))]
+type Real = f64;
+const DEVICE: usize = cfg!(target_os = "none") as usize;
+
+/// Has another value for the device than for the program.
+#[kernel]
+pub fn other_value(to: DeviceSliceMut<f64>, value: Real) {
+    to.set(0, value.into());
+}
+
+/// Has other elements for the device.
+#[kernel]
+pub fn other_elements(to: DeviceSliceMut<Real>) {
+    to.set(0, 1.0);
+}
+
+/// Shares more on the device.
+#[kernel]
+pub fn other_shared(own: Shared<u32, { 8 + 8 * DEVICE }>) {
+    own.set(15, 1);
+}
+
+/// Is unsafe on the device alone.
+#[cfg(not(target_os = "none"))]
+#[kernel]
+pub fn other_promise(at: u64) {}
+/// Writes at an address.
+///
+/// # Safety
+///
+/// A number is there.
+#[device]
+#[kernel]
+pub unsafe fn other_promise(at: u64) {
+    // SAFETY: As the caller promises.
+    unsafe { (at as *mut u32).write_volatile(1) };
+}
+
+/// Is named as what the macro makes of a kernel was.
+#[kernel]
+pub fn entry(to: DeviceSliceMut<u32>) {
+    to.set(0, here(to.len()));
+}
+
+#[device]
+fn here(len: usize) -> u32 {
+    len as u32
+}

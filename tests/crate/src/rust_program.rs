@@ -37,6 +37,13 @@ macro_rules! run {
     }};
 }
 
+const BODY: Body = Body {
+    place: [1.0, 2.0, 6.0],
+    mass: 0.5,
+    kind: 1,
+    flags: [1, 2],
+};
+
 fn text(messages: &[Message]) -> String {
     let all = messages
         .iter()
@@ -309,5 +316,70 @@ pub(crate) fn rust_kernels_are_those_of_the_source() -> Outcome {
         "saxpy(f32,DeviceSlice<f32>,DeviceSliceMut<f32>)",
     ];
     assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    Ok(())
+}
+
+/// By a `cfg` the same source can be another one for the device; then there is no launch.
+pub(crate) fn rust_kernels_have_the_same_types_on_both_sides() -> Outcome {
+    let (gpu, stream, kernels) = load()?;
+    let grid = Grid::new(1, 1);
+    let refused = [
+        (
+            kernels.other_value(grid).map(drop),
+            "another type of parameter 2",
+        ),
+        (
+            kernels.other_elements(grid).map(drop),
+            "another type of parameter 1",
+        ),
+        (
+            kernels.other_shared(grid).map(drop),
+            "other memory that a block shares (64 bytes)",
+        ),
+        (
+            kernels.other_promise(grid).map(drop),
+            "other promises (`unsafe`)",
+        ),
+    ];
+    for (result, expected) in refused {
+        let text = result.expect_err(expected).to_string();
+        let expected = format!("has {expected} for the device than for the program");
+        assert!(text.contains(&expected), "{text}");
+    }
+    let mut entry = kernels.entry(grid)?;
+    let mut to = gpu.alloc::<u32>(3)?;
+    run!(stream, entry(&mut to))?;
+    assert_eq!(to[0], 3);
+    Ok(())
+}
+
+/// A stream of another context has neither the program nor its memory.
+pub(crate) fn rust_kernels_run_in_the_context_that_loaded_them() -> Outcome {
+    let (_gpu, _, kernels) = load()?;
+    let (other, stream) = gpu_and_stream()?;
+    let mut to = other.alloc::<u32>(3)?;
+    let mut entry = kernels.entry(Grid::new(1, 1))?;
+    let error = run!(stream, entry(&mut to)).expect_err("another context");
+    let text = error.to_string();
+    assert!(
+        text.contains("the kernel belongs to another context than the queue"),
+        "{text}"
+    );
+    let mut entry = Kernels::load(&other)?.entry(Grid::new(1, 1))?;
+    run!(stream, entry(&mut to))?;
+    assert_eq!(to[0], 3);
+    Ok(())
+}
+
+/// A stack has room for what each kernel in Rust takes, whatever the grid says.
+pub(crate) fn rust_kernels_have_stacks_of_8_kib_at_least() -> Outcome {
+    let (gpu, stream, kernels) = load()?;
+    let mut bodies = gpu.alloc_from(&[BODY; 4])?;
+    let mut travel = kernels.travel(Grid::new(1, 4).stack_bytes(16))?;
+    let result = stream.scope(|work| travel.launch(work, &mut bodies, 3.0, -2, false));
+    let told = text(&travel.messages());
+    travel.finish(result)?;
+    assert_eq!(told.matches("launches, ").count(), 1, "{told}");
+    assert!(bodies.iter().all(|body| body.place == [4.0, 2.0, 6.0]));
     Ok(())
 }

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use crate::types::Row;
+
 pub use pinmap::accelerator::{Accelerator, Destination, Source, Work};
 pub use pinmap::Result;
 pub use pinmap_testgpu::program::{Arguments, Grid, Launcher, Message, Program, ProgramError};
@@ -37,22 +39,28 @@ impl<K> Known<K, Program> {
         Program::load(gpu, elf).map(|program| Self(program, PhantomData))
     }
 
-    /// Prepares launches of a kernel, with what it needs of the memory that blocks share.
+    /// Prepares launches of a kernel, whose parameters have these types.
     ///
     /// # Safety
     ///
-    /// `L` launches the kernel of this name.
+    /// `L` launches the kernel of this name, with these types.
     ///
     /// # Errors
     ///
-    /// As for [`Program::kernel`].
+    /// As for [`Program::kernel`]; [`ProgramError::Refused`]: the types are others for the device.
     pub unsafe fn kernel<L>(
         &self,
         name: &str,
         grid: Grid,
-        shared: usize,
+        types: &[Row],
     ) -> Result<Known<L, Launcher>, ProgramError> {
-        let launcher = self.0.kernel(name, grid.for_rust(shared))?;
+        let launcher = self.0.kernel(name, grid.for_rust(types[0][1] as usize))?;
+        let found = self.0.types(name).unwrap_or_default();
+        if let Some(what) = difference(types, found) {
+            return Err(ProgramError::Refused(format!(
+                "kernel `{name}` has {what} for the device than for the program, by a `cfg`"
+            )));
+        }
         Ok(Known(launcher, PhantomData))
     }
 }
@@ -98,17 +106,36 @@ impl<K> Known<K, Launcher> {
     }
 }
 
-/// Whether a path ends with another one.
-pub const fn ends_with(path: &str, end: &str) -> bool {
-    let (path, end) = (path.as_bytes(), end.as_bytes());
+/// Names a difference between the types of a kernel in the program and those in the file.
+fn difference(types: &[Row], found: &[u8]) -> Option<String> {
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    let found: Vec<_> = found.chunks_exact(8).map(word).collect();
+    if found == types.as_flattened() {
+        return None;
+    }
+    let mut rows = types.iter().zip(found.chunks_exact(3));
+    Some(match rows.position(|(row, found)| row != found) {
+        Some(0) if found[0] != types[0][0] => "other promises (`unsafe`)".to_owned(),
+        Some(0) => format!("other memory that a block shares ({} bytes)", found[1]),
+        Some(number) => format!("another type of parameter {number}"),
+        None => "other parameters".to_owned(),
+    })
+}
+
+/// Whether a file is the one that `file!` names, relative to where the compiler runs.
+pub const fn is_file(file: &str, named: &str) -> bool {
+    let (file, named) = (file.as_bytes(), named.as_bytes());
+    let Some(before) = file.len().checked_sub(named.len()) else {
+        return false;
+    };
     let mut i = 0;
-    while i < end.len() {
-        i += 1;
-        if path.len() < i || path[path.len() - i] != end[end.len() - i] {
+    while i < named.len() {
+        if file[before + i] != named[i] {
             return false;
         }
+        i += 1;
     }
-    true
+    before == 0 || file[before - 1] == b'/'
 }
 
 /// Makes `Kernels`, by which the program loads the kernels of this file: the first line of the file
@@ -122,12 +149,12 @@ pub const fn ends_with(path: &str, end: &str) -> bool {
 macro_rules! program {
     () => {
         const _: () = ::core::assert!(
-            $crate::host::ends_with(
-                ::core::file!(),
+            $crate::host::is_file(
                 ::core::include_str!(::core::concat!(
                     ::core::env!("OUT_DIR"),
                     "/pinmap-kernels.path"
                 )),
+                ::core::file!(),
             ),
             "the build script compiles another file",
         );
@@ -158,4 +185,51 @@ macro_rules! program {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_that_of_the_build_script() {
+        assert!(is_file("/p/src/kernels.rs", "src/kernels.rs"));
+        assert!(is_file("/p/src/kernels.rs", "/p/src/kernels.rs"));
+        for other in [
+            "src/my_kernels.rs",
+            "src/other/kernels.rs",
+            "rc/kernels.rs",
+            "/other/p/src/kernels.rs",
+            "q/src/kernels.rs",
+        ] {
+            assert!(!is_file("/p/src/kernels.rs", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn types_that_differ_are_named() {
+        let types = [[0, 16, 0], [9, 4, 4], [13, 8, 8]];
+        let found = |rows: &[Row]| {
+            let words = rows.as_flattened().iter();
+            let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+            difference(&types, &bytes)
+        };
+        assert_eq!(found(&types), None);
+        let text = |rows: &[Row]| found(rows).expect("they differ");
+        assert_eq!(
+            text(&[[1, 16, 0], types[1], types[2]]),
+            "other promises (`unsafe`)"
+        );
+        assert!(text(&[[0, 32, 0], types[1], types[2]]).contains("(32 bytes)"));
+        assert_eq!(
+            text(&[types[0], [10, 8, 8], types[2]]),
+            "another type of parameter 1"
+        );
+        assert_eq!(
+            text(&[types[0], types[1], [14, 8, 8]]),
+            "another type of parameter 2"
+        );
+        assert_eq!(text(&types[..2]), "other parameters");
+        assert_eq!(text(&[]), "other parameters");
+    }
 }

@@ -8,6 +8,11 @@
 //!
 //! # Why a launch of a safe kernel is safe
 //!
+//! It is, as long as no thread takes more than its stack, which nothing checks: such a thread
+//! writes into the stack of the one before, or into what is in front of all of them, as on any
+//! processor without a page that guards stacks. Each thread has 8 KiB at least, and
+//! `Grid::stack_bytes` gives more of it; recursion and large arrays take it.
+//!
 //! * **Elements are values.** A kernel has no reference to memory of the program, only slices that
 //!   load and store. A `&[T]` would promise that nobody writes there, and a `&mut T` that nobody
 //!   else reads: but [`DeviceSliceMut`](pinmap::accelerator::DeviceSliceMut) lets work of other
@@ -25,17 +30,18 @@
 //! * **A panic ends all threads** of the launch, which fails, and no destructor runs.
 //! * **A `static` is Rust's**: immutable, or atomic; all threads of all launches have it.
 //! * **The two sides are one source.** The name of a kernel in the file for the device has the
-//!   types of its parameters. `program!` refuses a file that the build script did not compile.
+//!   types of its parameters as they are written, and a constant beside it what they are: by `cfg`
+//!   the same text can mean another type. `Kernels` refuses a kernel of which either differs, and
+//!   `program!` a file that the build script did not compile.
 //! * **Pointers are unsafe.** A kernel that takes one is an `unsafe fn`, and so is its launch.
-//!
-//! One thing is not checked: a thread that takes more than its stack writes into that of the next
-//! one, as on any processor without a page that guards it. `Grid::stack_bytes` has more of it.
 #![cfg_attr(target_os = "none", no_std)]
 
 #[cfg(target_os = "none")]
 mod memory;
 #[cfg(target_os = "none")]
 mod thread;
+#[doc(hidden)]
+pub mod types;
 #[cfg(target_os = "none")]
 pub use {core::sync::atomic::Ordering, memory::*, thread::*};
 

@@ -8,6 +8,8 @@ use core::sync::atomic::{
     AtomicI32, AtomicI64, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering::Relaxed,
 };
 
+use crate::thread::csr;
+
 /// Plain data, as `pinmap::Element`: numbers, arrays of them, and structs that are declared with
 /// [`element!`](crate::element).
 ///
@@ -55,18 +57,47 @@ macro_rules! integers {
 
 integers! { u32: AtomicU32, u64: AtomicU64, i32: AtomicI32, i64: AtomicI64, }
 
-/// Declares structs of plain data, as `pinmap::element!`, which checks them for the program.
+/// Compiles for elements only.
+#[doc(hidden)]
+pub const fn is_element<T: Element>() {}
+
+/// Declares structs of plain data, as `pinmap::element!`, with the same checks: a field need not
+/// have the type that it has in the program.
 #[macro_export]
 macro_rules! element {
     ($(
         $(#[$meta:meta])*
-        $visibility:vis struct $name:ident { $($fields:tt)* }
+        $visibility:vis struct $name:ident {
+            $($(#[$field_meta:meta])* $field_visibility:vis $field:ident: $field_type:ty),*
+            $(,)?
+        }
     )+) => { $(
         $(#[$meta])*
         #[derive(Clone, Copy)]
         #[repr(C)]
-        $visibility struct $name { $($fields)* }
-        // SAFETY: The program has checked the same struct, or it is not built.
+        $visibility struct $name {
+            $($(#[$field_meta])* $field_visibility $field: $field_type,)*
+        }
+        const _: () = {
+            // An attribute may have removed a field, added one, or given one another type.
+            #[allow(dead_code)]
+            fn fields(value: $name) {
+                let $name { $($field,)* } = value;
+                $(let _: $field_type = $field;)*
+            }
+            $($crate::is_element::<$field_type>();)*
+            let end = 0;
+            $(
+                ::core::assert!(
+                    ::core::mem::offset_of!($name, $field) == end,
+                    "the struct has padding"
+                );
+                let end = end + ::core::mem::size_of::<$field_type>();
+            )*
+            ::core::assert!(end == ::core::mem::size_of::<$name>(), "the struct has padding");
+            ::core::assert!(::core::mem::align_of::<$name>() <= 16, "the alignment is too large");
+        };
+        // SAFETY: All fields are elements, and there is nothing between them.
         unsafe impl $crate::Element for $name {}
     )+ };
 }
@@ -242,14 +273,18 @@ impl<'a, T, const N: usize> Deref for Shared<'a, T, N> {
 }
 
 impl<'a, T: Element, const N: usize> Shared<'a, T, N> {
-    /// The elements from byte `offset` of the block's memory on.
+    /// The elements from byte `offset` of the block's memory on. Panics if they are not in it.
     ///
     /// # Safety
     ///
-    /// The launch has so much of it, and no other elements are there. `offset` is a multiple of 16.
+    /// No other elements are there. `offset` is a multiple of 16.
     #[doc(hidden)]
     pub unsafe fn new(here: &'a (), offset: usize) -> Self {
-        let start = crate::csr!("0xccf") as usize + offset;
+        let (end, len) = (offset.checked_add(size_of::<[T; N]>()), csr!("0xcd0"));
+        if end.is_none_or(|end| end as u64 > len) {
+            panic!("blocks of the launch share {len} bytes, which is less than the kernel takes");
+        }
+        let start = csr!("0xccf") as usize + offset;
         // SAFETY: The memory is there as long as the block; it begins at a multiple of 16.
         Self(unsafe { DeviceSliceMut::new(here, start as *mut T, N) })
     }

@@ -5,6 +5,10 @@
 //! installed (`rustup target add riscv64gc-unknown-none-elf`), or it compiles the sources, which
 //! are in the package `rust-src` of a distribution, once: that takes some ten seconds. It links
 //! with LLVM's `ld.lld`, unless Rust has brought its own.
+//!
+//! Kernels have the edition and the features of the package, and each `--cfg` in `RUSTFLAGS`. They
+//! have neither what its build script sets by `cargo::rustc-cfg`, nor the lints of its manifest.
+//! Attributes in the file, such as `#![forbid(unsafe_code)]`, are for them as well.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
-/// What the test GPU executes.
+/// The target that the test GPU is.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 /// How all that it executes is compiled.
 const OPTIONS: [&str; 7] = [
@@ -46,24 +50,30 @@ pub fn compile(source: &str) {
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("as above"));
     let library = env::var_os("DEP_PINMAP_KERNEL_SOURCE");
     let library = PathBuf::from(library.expect("the package does not depend on `pinmap-kernel`"));
-    let modules = package.join(source).with_extension("");
-    for path in [&package.join(source), &modules, &library] {
-        // What is not there is not watched, or the script would run each time.
-        if path.exists() {
-            println!("cargo::rerun-if-changed={}", path.display());
-        }
+    let file: PathBuf = package.join(source).components().collect();
+    for path in [&file, &library] {
+        println!("cargo::rerun-if-changed={}", path.display());
     }
-    fs::write(to.join("pinmap-kernels.path"), source).expect("a file");
+    let path = file.as_os_str().as_encoded_bytes();
+    fs::write(to.join("pinmap-kernels.path"), path).expect("a file");
     let elf = to.join("pinmap-kernels.elf");
     let compiler = Compiler {
         rustc: env::var_os("RUSTC").map_or_else(|| "rustc".into(), PathBuf::from),
         to,
+        cfgs: cfgs(
+            &env::var("CARGO_CFG_FEATURE").unwrap_or_default(),
+            &env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default(),
+        ),
+        // Cargo does not tell whether the program has its assertions, but what the profile is.
+        checked: env::var("PROFILE").is_ok_and(|profile| profile == "debug"),
     };
     let linker = match compiler.prepare() {
         Ok(linker) => linker,
         Err(missing) => {
             let cause = format!("the kernels of {source} were not compiled: {missing}");
-            println!("cargo::warning={cause}");
+            for line in cause.lines() {
+                println!("cargo::warning={line}");
+            }
             // Looks again each time, for a file that never is there.
             println!(
                 "cargo::rerun-if-changed={}",
@@ -72,24 +82,75 @@ pub fn compile(source: &str) {
             return fs::write(elf, cause).expect("a file");
         }
     };
-    let file = package.join(source);
     let done = compiler.library(&library);
-    if let Err(errors) = done.and_then(|()| compiler.program(&package, &file, linker, &elf)) {
-        eprint!("{errors}");
-        process::exit(1);
+    match done.and_then(|()| compiler.program(&package, &file, linker, &elf)) {
+        Ok(instructions) => instructions.iter().for_each(|it| println!("cargo::{it}")),
+        Err(errors) => {
+            eprint!("{errors}");
+            process::exit(1);
+        }
     }
+}
+
+/// Where [`MACROS`] is now: the directory of what Cargo makes, in which this program is, too, may
+/// have been moved.
+fn macros() -> PathBuf {
+    let made = Path::new(MACROS);
+    let name = made.file_name().unwrap_or_default();
+    let program = env::current_exe().unwrap_or_default();
+    // `deps/` beside `build/PACKAGE/PROGRAM`.
+    let moved = program.ancestors().map(|it| it.join("deps").join(name));
+    let all = [made.to_owned()].into_iter().chain(moved);
+    let found = all.into_iter().find(|it| it.is_file());
+    found.unwrap_or_else(|| made.to_owned())
+}
+
+/// Returns the conditions of the program besides those of its target: its features, and the
+/// `--cfg` in `RUSTFLAGS`.
+fn cfgs(features: &str, flags: &str) -> Vec<String> {
+    let features = features.split(',').filter(|it| !it.is_empty());
+    let mut all: Vec<_> = features.map(|it| format!("feature={it:?}")).collect();
+    let mut flags = flags.split('\x1f');
+    while let Some(flag) = flags.next() {
+        match flag.strip_prefix("--cfg") {
+            Some("") => all.extend(flags.next().map(str::to_owned)),
+            Some(rest) => all.extend(rest.strip_prefix('=').map(str::to_owned)),
+            None => {}
+        }
+    }
+    all
+}
+
+/// Has Cargo run the build script again when a file or a variable changes that the compiler read,
+/// as its list of them says. What is in `made` the build script makes itself.
+fn watch(list: &str, made: &Path) -> Vec<String> {
+    let one = |line: &str| {
+        if let Some(variable) = line.strip_prefix("# env-dep:") {
+            let name = variable.split('=').next()?;
+            return Some(format!("rerun-if-env-changed={name}"));
+        }
+        // Each file has a line of its own, such as `a\ file.rs:`.
+        let file = line.strip_suffix(':')?.replace("\\ ", " ");
+        (!Path::new(&file).starts_with(made)).then(|| format!("rerun-if-changed={file}"))
+    };
+    list.lines().filter_map(one).collect()
 }
 
 struct Compiler {
     rustc: PathBuf,
     to: PathBuf,
+    /// Conditions, as `--cfg` takes them.
+    cfgs: Vec<String>,
+    /// Whether they have the assertions of the profile `dev`, such as those of overflows.
+    checked: bool,
 }
 
 impl Compiler {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.rustc);
         command.args(OPTIONS).arg("-L").arg(&self.to);
-        let macros = Path::new(MACROS).parent().unwrap_or(Path::new(""));
+        let macros = macros();
+        let macros = macros.parent().unwrap_or(Path::new(""));
         command.arg(joined("-Ldependency=", macros, ""));
         command
     }
@@ -128,6 +189,7 @@ impl Compiler {
             ));
         }
         let made = self.to.join("core.version");
+        let version = format!("{version}\n{OPTIONS:?}\n");
         if fs::read_to_string(&made).is_ok_and(|made| made == version) {
             return Ok(linker);
         }
@@ -166,21 +228,21 @@ impl Compiler {
         ]);
         rustc
             .arg("--extern")
-            .arg(format!("pinmap_kernel_macros={MACROS}"));
+            .arg(joined("pinmap_kernel_macros=", &macros(), ""));
         run(rustc
             .arg("--out-dir")
             .arg(&self.to)
             .arg(source.join("lib.rs")))
     }
 
-    /// Compiles and links the kernels.
+    /// Compiles and links the kernels. Returns when Cargo is to do it again.
     fn program(
         &self,
         package: &Path,
         file: &Path,
         linker: Option<&str>,
         elf: &Path,
-    ) -> Result<(), String> {
+    ) -> Result<Vec<String>, String> {
         // The file is a module here, too, so that its modules are where the program finds them.
         let name = file.parent().zip(file.file_stem().and_then(OsStr::to_str));
         let (folder, module) = name.ok_or_else(|| format!("{} is no file", file.display()))?;
@@ -192,22 +254,25 @@ impl Compiler {
         fs::write(&main, root).expect("a file");
         let exports = self.to.join("pinmap-kernels.exports");
         fs::write(&exports, "{ global: \"*(*\"; local: *; };\n").expect("a file");
-        let checked = env::var_os("CARGO_CFG_DEBUG_ASSERTIONS").is_some();
         let page = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
             Ok("x86_64") => 4096,
             // Some machines have pages of 64 KiB.
             _ => 65536,
         };
         let mut rustc = self.command();
-        rustc
-            .args([
-                "--edition=2021",
-                "--crate-name=kernels",
-                "--crate-type=bin",
-                "-o",
-            ])
-            .arg(elf);
-        rustc.arg(format!("-Cdebug-assertions={checked}"));
+        rustc.args(["--edition", &edition(package)]).args([
+            "--crate-name=pinmap_made",
+            "--crate-type=bin",
+            "--emit=link,dep-info",
+            // The program is compiled with the names that there are.
+            "-Aunexpected_cfgs",
+            "--out-dir",
+        ]);
+        rustc.arg(&self.to);
+        for cfg in &self.cfgs {
+            rustc.args(["--cfg", cfg]);
+        }
+        rustc.arg(format!("-Cdebug-assertions={}", self.checked));
         rustc
             .arg(joined("--remap-path-prefix=", package, "/="))
             .args(linker);
@@ -222,7 +287,11 @@ impl Compiler {
         }
         rustc.arg(format!("-Clink-arg=-zmax-page-size={page}"));
         rustc.arg(joined("-Clink-arg=--version-script=", &exports, ""));
-        run(rustc.arg(main))
+        run(rustc.arg(main))?;
+        let made = self.to.join("pinmap_made");
+        let list = fs::read_to_string(made.with_extension("d")).expect("the compiler made it");
+        fs::rename(made, elf).expect("the compiler made it");
+        Ok(watch(&list, &self.to))
     }
 }
 
@@ -234,13 +303,12 @@ fn edition(package: &Path) -> String {
     let edition = texts.flatten().find_map(|text| {
         let mut lines = text.lines();
         lines.find_map(|line| {
-            Some(
-                line.strip_prefix("edition = ")?
-                    .trim_matches('"')
-                    .to_owned(),
-            )
+            let value = line.trim().strip_prefix("edition")?.trim_start();
+            let value = value.strip_prefix('=')?.split('#').next()?.trim();
+            Some(value.trim_matches(['"', '\'']).to_owned())
         })
     });
+    // Without one it is 2015, which has not what kernels take.
     edition.unwrap_or_else(|| "2021".to_owned())
 }
 

@@ -6,6 +6,7 @@
 
 use proc_macro2::{Ident, Literal, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned, ToTokens};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, GenericArgument, ItemFn, Pat, PathArguments, Result, ReturnType, Type};
 
@@ -148,14 +149,15 @@ fn kind(ty: &Type) -> Result<Kind> {
     })
 }
 
-/// The name in the file for the device, such as `saxpy(f32,DeviceSlice<f32>)`.
+/// The name in the file for the device, such as `saxpy(f32,DeviceSlice<f32>)`. The text of a type
+/// need not mean the same on both sides: see [`types`].
 fn symbol(function: &ItemFn, parameters: &[Parameter]) -> String {
     let types = parameters
         .iter()
         .map(|it| it.ty.to_token_stream().to_string().replace(' ', ""));
     format!(
         "{}({})",
-        function.sig.ident,
+        function.sig.ident.unraw(),
         types.collect::<Vec<_>>().join(",")
     )
 }
@@ -166,14 +168,34 @@ fn shared_bytes<'p>(parameters: impl Iterator<Item = &'p Parameter>) -> TokenStr
         Kind::Shared(array) => Some(array),
         _ => None,
     });
-    quote!(0 #(+ ::core::mem::size_of::<#arrays>().next_multiple_of(16))*)
+    quote!(::pinmap_kernel::types::shared(&[#(::core::mem::size_of::<#arrays>()),*]))
+}
+
+/// The types in numbers: the constant that both sides have of a kernel.
+fn types(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
+    let is_unsafe = function.sig.unsafety.is_some();
+    let shared = shared_bytes(parameters.iter());
+    let types = quote!(::pinmap_kernel::types);
+    let rows = parameters.iter().map(|Parameter { ty, kind, .. }| {
+        let row = match kind {
+            Kind::Value => quote_spanned!(ty.span()=> value::<#ty>()),
+            Kind::Pointer => quote!(pointer::<#ty>()),
+            Kind::Read(element) => quote_spanned!(ty.span()=> slice::<#element>(false)),
+            Kind::Write(element) => quote_spanned!(ty.span()=> slice::<#element>(true)),
+            Kind::Shared(array) => quote_spanned!(ty.span()=> array::<#array>()),
+        };
+        quote!(#types::#row)
+    });
+    quote!([#types::kernel(#is_unsafe, #shared), #(#rows),*])
 }
 
 /// Makes the function, and the one at which a thread begins.
 fn on_device(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     let (mut takes, mut passes) = (Vec::new(), Vec::new());
+    let here = Ident::new("here", Span::mixed_site());
     for (number, Parameter { ty, kind, .. }) in parameters.iter().enumerate() {
-        let (name, len) = (format_ident!("p{number}"), format_ident!("len{number}"));
+        let local = |name: &str| Ident::new(&format!("{name}{number}"), Span::mixed_site());
+        let (name, len) = (local("p"), local("len"));
         match kind {
             Kind::Value | Kind::Pointer => {
                 takes.push(quote!(#name: #ty));
@@ -181,28 +203,33 @@ fn on_device(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
             }
             Kind::Read(element) => {
                 takes.push(quote!(#name: *const #element, #len: usize));
-                passes.push(quote!(::pinmap_kernel::DeviceSlice::new(&here, #name, #len)));
+                passes.push(quote!(::pinmap_kernel::DeviceSlice::new(&#here, #name, #len)));
             }
             Kind::Write(element) => {
                 takes.push(quote!(#name: *mut #element, #len: usize));
-                passes.push(quote!(::pinmap_kernel::DeviceSliceMut::new(&here, #name, #len)));
+                passes.push(quote!(::pinmap_kernel::DeviceSliceMut::new(&#here, #name, #len)));
             }
             Kind::Shared(_) => {
                 let offset = shared_bytes(parameters[..number].iter());
-                passes.push(quote!(::pinmap_kernel::Shared::new(&here, #offset)));
+                passes.push(quote!(::pinmap_kernel::Shared::new(&#here, const { #offset })));
             }
         }
     }
     let (name, symbol) = (&function.sig.ident, symbol(function, parameters));
+    let (types, types_symbol) = (types(function, parameters), format!("types:{symbol}"));
+    let (rows, entry) = (parameters.len() + 1, format_ident!("{name}_entry"));
     quote! {
         #[cfg(target_os = "none")]
         #function
         #[cfg(target_os = "none")]
         const _: () = {
             #[allow(unused_braces)]
+            #[unsafe(export_name = #types_symbol)]
+            static __PINMAP_TYPES: [::pinmap_kernel::types::Row; #rows] = #types;
+            #[allow(unused_braces)]
             #[unsafe(export_name = #symbol)]
-            extern "C" fn entry(#(#takes),*) {
-                let here = ();
+            extern "C" fn #entry(#(#takes),*) {
+                let #here = ();
                 // SAFETY: The launch passes what the parameters are, and keeps it until the end.
                 #[allow(unused_unsafe)]
                 unsafe { #name(#(#passes),*) }
@@ -249,7 +276,7 @@ fn on_host(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
     let launches = format!("Launches of the kernel `{name}`.");
     let prepares = format!("Prepares launches of the kernel `{name}` with this grid.");
     let (ty, symbol) = (type_name(name), symbol(function, parameters));
-    let shared = shared_bytes(parameters.iter());
+    let types = types(function, parameters);
     let promise = safety.map(|_| {
         quote! {
             ///
@@ -279,8 +306,8 @@ fn on_host(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
                 &self,
                 #grid: #host::Grid,
             ) -> ::core::result::Result<#ty, #host::ProgramError> {
-                // SAFETY: The kernel has this name.
-                unsafe { self.0.kernel(#symbol, #grid, #shared) }.map(#ty)
+                // SAFETY: The kernel has this name, and its parameters these types.
+                unsafe { self.0.kernel(#symbol, #grid, &const { #types }) }.map(#ty)
             }
         }
 
@@ -328,10 +355,30 @@ fn on_host(function: &ItemFn, parameters: &[Parameter]) -> TokenStream {
 
 /// The name of a function as one of a type: `matrix_product` is `MatrixProduct`.
 fn type_name(name: &Ident) -> Ident {
-    let name_text = name.to_string();
+    let name_text = name.unraw().to_string();
     let words = name_text.split('_').map(|word| {
-        let (first, rest) = word.split_at(word.len().min(1));
-        first.to_uppercase() + rest
+        let mut rest = word.chars();
+        let first = rest.next().into_iter().flat_map(char::to_uppercase);
+        first.chain(rest.as_str().chars()).collect::<String>()
     });
-    Ident::new(&words.collect::<String>(), name.span())
+    let words = words.collect::<String>();
+    // A digit does not begin a name.
+    let begins = words.starts_with(|first: char| !first.is_numeric());
+    let begin = if begins { "" } else { "_" };
+    Ident::new(&format!("{begin}{words}"), name.span())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_have_names_of_types() {
+        let name = |text: &str| type_name(&syn::parse_str(text).expect("a name")).to_string();
+        assert_eq!(name("matrix_product"), "MatrixProduct");
+        assert_eq!(name("été_2"), "Été2");
+        assert_eq!(name("r#type"), "Type");
+        assert_eq!(name("_1"), "_1");
+        assert_eq!(name("__"), "_");
+    }
 }

@@ -150,29 +150,49 @@ impl<'f> Elf<'f> {
         Ok(image)
     }
 
-    /// The table of all symbols, or that of the dynamic ones if the file was stripped.
-    fn table(&self) -> object::read::Result<SymbolTable<'f, FileHeader64<LittleEndian>>> {
+    /// The table of all symbols, or that of the dynamic ones if it was stripped.
+    fn table(&self) -> Result<SymbolTable<'f, FileHeader64<LittleEndian>>, ProgramError> {
         let end = LittleEndian;
-        let sections = self.header.sections(end, self.file)?;
-        let all = sections.symbols(end, self.file, elf::SHT_SYMTAB)?;
-        if all.is_empty() {
-            return sections.symbols(end, self.file, elf::SHT_DYNSYM);
+        let sections = self.header.sections(end, self.file).map_err(refuse)?;
+        let mut table = sections.symbols(end, self.file, elf::SHT_SYMTAB);
+        if table.as_ref().is_ok_and(|table| table.is_empty()) {
+            table = sections.symbols(end, self.file, elf::SHT_DYNSYM);
         }
-        Ok(all)
+        table.map_err(refuse)
     }
 
     /// Whether each launcher has variables of its own, as in `pinmap_opencl.c`.
     pub(super) fn has_variables_of_launchers(&self) -> Result<bool, ProgramError> {
-        let table = self.table().map_err(refuse)?;
+        let table = self.table()?;
         let name = |symbol: &Sym64<_>| symbol.name(LittleEndian, table.strings());
         let mut names = table.iter().map(name);
         Ok(names.any(|name| name == Ok(b"pinmap_variables_of_launchers")))
     }
 
+    /// The constants that tell the types of kernels in Rust, each with the name of its kernel.
+    pub(super) fn types(&self) -> Result<Vec<(String, Vec<u8>)>, ProgramError> {
+        let end = LittleEndian;
+        let table = self.table()?;
+        let mut all = Vec::new();
+        for symbol in table.iter().filter(|it| it.st_type() == elf::STT_OBJECT) {
+            let name = symbol.name(end, table.strings()).map_err(refuse)?;
+            let name = String::from_utf8_lossy(name);
+            let Some(kernel) = name.strip_prefix("types:") else {
+                continue;
+            };
+            let (addr, len) = (symbol.st_value(end), symbol.st_size(end));
+            let mut segments = self.segments.iter();
+            let bytes = segments.find_map(|it| it.data_range(end, self.file, addr, len).ok()?);
+            let bytes = bytes.ok_or_else(|| refuse("a constant is not in it"))?;
+            all.push((kernel.to_owned(), bytes.to_vec()));
+        }
+        Ok(all)
+    }
+
     /// The functions.
     pub(super) fn symbols(&self) -> Result<Vec<Symbol>, ProgramError> {
         let end = LittleEndian;
-        let table = self.table().map_err(refuse)?;
+        let table = self.table()?;
         let is_function =
             |symbol: &&Sym64<_>| symbol.st_type() == elf::STT_FUNC && !symbol.is_undefined(end);
         let functions = table.iter().filter(is_function);

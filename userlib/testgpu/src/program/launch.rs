@@ -122,7 +122,8 @@ impl Grid {
         self
     }
 
-    /// Sets the length of the stack of a thread, which is rounded up to a multiple of 16.
+    /// Sets the length of the stack of a thread, which is rounded up to a multiple of 16. A kernel
+    /// in Rust has at least 8 KiB.
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack = Some(bytes);
         self
@@ -133,7 +134,7 @@ impl Grid {
     #[doc(hidden)]
     pub fn for_rust(mut self, shared: usize) -> Self {
         self.shared = shared;
-        self.stack = self.stack.or(Some(2 * STACK));
+        self.stack = self.stack.max(Some(2 * STACK));
         self
     }
 
@@ -242,8 +243,9 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// As for [`Work::launch`]; `EINVAL`: there are more than 7 slices, more than 4096 bytes of
-    /// arguments, or more shared memory in them than the grid has.
+    /// As for [`Work::launch`]; `EINVAL`: the program was loaded by another context than that of
+    /// the stream; there are more than 7 slices, more than 4096 bytes of arguments, or more shared
+    /// memory in them than the grid has.
     ///
     /// # Safety
     ///
@@ -348,6 +350,7 @@ unsafe impl<'w> Kernel<'w> for Launch<'w, '_> {
     const NAME: &'static str = "a program";
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        operands.require_context("the kernel", &self.launcher.memory.slice())?;
         let memory = &mut self.launcher.memory[..RING];
         let shared = number_at(memory, field::SHARED);
         // CAST: It was a `usize`.

@@ -97,6 +97,8 @@ pub(crate) struct Loaded {
     symbols: Vec<Symbol>,
     /// The file, if it is loaded anew for each launcher.
     file: Option<Vec<u8>>,
+    /// Types of the parameters of kernels in Rust, by their names.
+    types: Vec<(String, Vec<u8>)>,
 }
 
 impl Program {
@@ -147,6 +149,7 @@ impl Program {
             reserved,
             symbols: elf.symbols()?,
             file: elf.has_variables_of_launchers()?.then(|| file.to_vec()),
+            types: elf.types()?,
         })))
     }
 
@@ -170,6 +173,13 @@ impl Program {
             None => self.clone(),
         };
         Launcher::new(&program.0, kernel, grid)
+    }
+
+    /// Returns what a kernel in Rust says of the types of its parameters.
+    #[doc(hidden)]
+    pub fn types(&self, kernel: &str) -> Option<&[u8]> {
+        let found = self.0.types.iter().find(|(name, _)| name == kernel);
+        found.map(|(_, types)| &**types)
     }
 
     /// The names of the kernels.
