@@ -303,6 +303,58 @@ static long with_lock(unsigned int command, u64 function, u64 *value)
 	return 0;
 }
 
+/* Memory that may move, as VRAM of graphics drivers does, unless somebody has it pinned. */
+static int pin(struct dma_buf_attachment *attachment)
+{
+	return -EBUSY;
+}
+
+static void unpin(struct dma_buf_attachment *attachment)
+{
+}
+
+static struct sg_table *map_nothing(struct dma_buf_attachment *attachment,
+				    enum dma_data_direction direction)
+{
+	return ERR_PTR(-EBUSY);
+}
+
+static void unmap_nothing(struct dma_buf_attachment *attachment, struct sg_table *table,
+			  enum dma_data_direction direction)
+{
+}
+
+static void forget(struct dma_buf *dma_buf)
+{
+}
+
+static const struct dma_buf_ops moving = {
+	.pin = pin,
+	.unpin = unpin,
+	.map_dma_buf = map_nothing,
+	.unmap_dma_buf = unmap_nothing,
+	.release = forget,
+};
+
+static int export(void)
+{
+	DEFINE_DMA_BUF_EXPORT_INFO(info);
+	struct dma_buf *dma_buf;
+	int fd;
+
+	info.ops = &moving;
+	info.size = PAGE_SIZE;
+	info.flags = O_RDWR;
+	info.priv = &importer_device;
+	dma_buf = dma_buf_export(&info);
+	if (IS_ERR(dma_buf))
+		return PTR_ERR(dma_buf);
+	fd = dma_buf_fd(dma_buf, O_CLOEXEC);
+	if (fd < 0)
+		dma_buf_put(dma_buf);
+	return fd;
+}
+
 static long call(struct import *import, unsigned int command, struct importer_args *args)
 {
 	long result;
@@ -314,6 +366,10 @@ static long call(struct import *import, unsigned int command, struct importer_ar
 	if (command == IMPORTER_HOLD || command == IMPORTER_RESET || command == IMPORTER_ERROR ||
 	    command == IMPORTER_SLEEP)
 		return with_lock(command, args->offset, &args->value);
+	if (command == IMPORTER_EXPORT) {
+		args->fd = export();
+		return min(args->fd, 0);
+	}
 	if (!import->dma_buf)
 		return -ENOENT;
 	switch (command) {

@@ -15,7 +15,7 @@ enum importer_flags {
 
 /**
  * struct importer_args - arguments of all calls
- * @fd: MAP, LOCK: the dma-buf
+ * @fd: MAP, LOCK: the dma-buf; EXPORT: returns one whose memory may move at any time
  * @flags: MAP: enum importer_flags
  * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has;
  *          MAP with PEER, HOLD, RESET, ERROR, SLEEP: the PCI function,
@@ -56,5 +56,6 @@ struct importer_args {
 #define IMPORTER_ERROR _IOWR('I', 10, struct importer_args)
 #define IMPORTER_LOCK _IOWR('I', 11, struct importer_args)
 #define IMPORTER_SLEEP _IOWR('I', 12, struct importer_args)
+#define IMPORTER_EXPORT _IOWR('I', 13, struct importer_args)
 
 #endif

@@ -2152,7 +2152,7 @@ enum pinmap_walk_flags {
  * @out_levels: number of tables that were read on the way
  * @out_target: where @addr leads: the I/O virtual address that the IOMMU
  *              translates, or the offset in VRAM
- * @out_leaf_length: bytes that the entry covers: 4096, or 2097152
+ * @out_leaf_length: bytes that the entry covers: 4096, 2097152, or 1073741824
  *
  * Walks the context's page table in the device's memory, as the device does
  * when its TLB has no entry. Meant for inspection and tests: a moment later the

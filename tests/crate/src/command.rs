@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command `pinmap` and the example `edu`.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::Command;
 
+use nix::pty::openpty;
 use nix::sys::resource::{setrlimit, Resource};
 use pinmap::{Access, Buffer};
+use serde_json::Value;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -168,6 +173,95 @@ pub(crate) fn command_info_asks_the_driver() -> Outcome {
         "LimitMEMLOCK=2097152",
     ] {
         assert!(out.contains(part), "{part}: {out}");
+    }
+    Ok(())
+}
+
+/// The fields that docs/using.md tells are there; ids and addresses are strings, sizes numbers.
+pub(crate) fn json_has_the_fields_of_the_manual() -> Outcome {
+    device()?;
+    let json = |line: &str| -> Result<Value, Box<dyn std::error::Error>> {
+        let (_, out, err) = run(line)?;
+        serde_json::from_str(&out).map_err(|error| format!("{line}: {error}: {out}{err}").into())
+    };
+    let info = json("pinmap info --json")?;
+    assert!(
+        info["driver_loaded"].is_boolean() && info["iommus"].is_array(),
+        "{info}"
+    );
+    assert!(
+        info["memlock"].is_object() && info["devices"].is_array(),
+        "{info}"
+    );
+    let first = &info["devices"][0];
+    assert!(
+        first["vendor"].is_string() && first["aperture"]["first"].is_string(),
+        "{first}"
+    );
+    assert!(first["totals"]["pinned"]["bytes"].is_u64(), "{first}");
+    let doctor = json("pinmap doctor --json")?;
+    assert!(doctor["usable"].is_boolean(), "{doctor}");
+    for finding in doctor["findings"].as_array().ok_or("no findings")? {
+        let fields = finding.as_object().ok_or("no object")?.keys();
+        let fields: BTreeSet<_> = fields.map(String::as_str).collect();
+        assert_eq!(fields, ["fix", "level", "text", "what"].into(), "{finding}");
+        let level = finding["level"].as_str().ok_or("no level")?;
+        assert!(["good", "note", "wrong"].contains(&level), "{finding}");
+    }
+    let copied = json("pinmap copy-test --json --size 5000")?;
+    for field in ["bytes", "pieces", "seconds"] {
+        assert!(copied[field].is_number(), "{field}: {copied}");
+    }
+    for place in ["source", "target"] {
+        assert!(
+            copied[place]["device_addr"].is_string(),
+            "{place}: {copied}"
+        );
+    }
+    assert!(
+        copied["device"].is_string() && copied["pages"]["unpinned"].is_u64(),
+        "{copied}"
+    );
+    let top = json("pinmap top --json --count 1")?;
+    for field in ["devices", "contexts", "hidden_processes"] {
+        assert!(!top[field].is_null(), "{field}: {top}");
+    }
+    Ok(())
+}
+
+/// Runs a command with a terminal, of which `NO_COLOR` may say that it has none. Returns what it
+/// prints.
+fn on_terminal(line: &str, no_color: bool) -> Result<String, Box<dyn std::error::Error>> {
+    let terminal = openpty(None, None)?;
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().ok_or("a command")?);
+    command
+        .args(words)
+        .env("TERM", "xterm")
+        .stdout(terminal.slave);
+    if no_color {
+        command.env("NO_COLOR", "1");
+    }
+    let mut child = command.spawn()?;
+    drop(command);
+    let mut out = Vec::new();
+    // It ends with EIO, when nobody has the other side.
+    let _ = File::from(terminal.master).read_to_end(&mut out);
+    child.wait()?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+pub(crate) fn colours_are_for_terminals() -> Outcome {
+    device()?;
+    for (line, no_color, has_colours) in [
+        ("pinmap doctor", false, true),
+        ("pinmap doctor", true, false),
+        ("pinmap --color never doctor", false, false),
+        ("pinmap --color always doctor", true, true),
+    ] {
+        let out = on_terminal(line, no_color)?;
+        assert!(out.contains("driver"), "{line}: {out:?}");
+        assert_eq!(out.contains('\x1b'), has_colours, "{line}: {out:?}");
     }
     Ok(())
 }

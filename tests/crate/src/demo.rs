@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares what `pinmap demo --json` tells with what the device counted meanwhile.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -9,6 +10,36 @@ use crate::command::run;
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::setup::is_slow;
+
+/// Checks that each object has the fields that docs/using.md tells, and no other.
+fn check_fields(json: &Value) {
+    let manual = include_str!("../../../docs/using.md");
+    let table = manual.split_once("| object | its fields |\n|---|---|\n");
+    let (_, rows) = table.expect("a table of the objects");
+    for row in rows.lines().take_while(|line| line.starts_with('|')) {
+        let (objects, fields) = row.split_once(" | ").expect("two cells");
+        let quoted = |cell: &'static str| cell.split('`').skip(1).step_by(2);
+        let fields: BTreeSet<_> = quoted(fields).collect();
+        let mut objects: Vec<_> = quoted(objects).collect();
+        if objects.is_empty() {
+            objects.push("");
+        }
+        for object in objects {
+            let mut value = json;
+            for name in object.split('.').filter(|name| !name.is_empty()) {
+                value = &value[name];
+                if let Value::Array(items) = value {
+                    value = &items[0];
+                }
+            }
+            // Null: the device has no such thing.
+            if let Some(value) = value.as_object() {
+                let names: BTreeSet<_> = value.keys().map(String::as_str).collect();
+                assert_eq!(names, fields, "{object}");
+            }
+        }
+    }
+}
 
 pub(crate) fn command_demo() -> Outcome {
     let gpu = gpu()?;
@@ -40,6 +71,7 @@ pub(crate) fn command_demo() -> Outcome {
         "{bad:?}"
     );
 
+    check_fields(&json);
     assert_eq!(json["device"]["node"], gpu.device().to_string());
     assert_eq!(json["device"]["memory_bytes"], info.vram_len);
     let managed = gpu.device().info()?.managed;

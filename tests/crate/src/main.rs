@@ -147,6 +147,8 @@ const TESTS: &[Test] = tests! {
         command_cdi
         command_info_without_permission
         command_info_asks_the_driver
+        json_has_the_fields_of_the_manual
+        colours_are_for_terminals
         command_copy_test
         command_top
         command_bind_and_unbind
@@ -250,6 +252,7 @@ const TESTS: &[Test] = tests! {
         trace_leaves_small_rings_alone
         command_trace
         command_trace_shows_faults
+        command_trace_without_root
         command_trace_of_a_flat_device
         command_trace_ends_as_the_program;
     kernels:

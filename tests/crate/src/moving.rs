@@ -383,6 +383,7 @@ pub(crate) fn command_explains_where_a_page_is() -> Outcome {
     numbers.advise(Advice::new().prefer(Place::Host).read_mostly())?;
     let (status, out, _) = run(&format!("pinmap explain --json {pid} {addr}"))?;
     assert_eq!(status, Some(0), "{out}");
+    assert!(out.starts_with('['), "{out}");
     for part in [
         "\"place\": \"host\"",
         "prefer-host",

@@ -460,7 +460,9 @@ unsafe impl PacketFormat for ByKernels {
     }
 }
 
+/// Without stamps of the device, a trace has neither engines nor begins.
 pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
+    let trace = crate::traces::traced(1 << 20)?;
     let plain = gpu()?;
     // SAFETY: It is a test GPU, as said above.
     let gpu = unsafe {
@@ -495,6 +497,15 @@ pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
         error.to_string().contains("another packet format"),
         "{error}"
     );
+    let queues = trace.read().queues;
+    let mut done = queues.iter().flat_map(|queue| &queue.activities);
+    assert!(
+        done.clone()
+            .filter(|activity| activity.ended.is_some())
+            .count()
+            >= 2
+    );
+    assert!(done.all(|activity| activity.engine.is_none() && activity.begun.is_none()));
     // The driver's own work, such as clearing memory, is done by the copy engines alone.
     assert!(gpu.counters()?.computed().packets >= before.computed().packets + 2);
     Ok(())

@@ -19,11 +19,11 @@ use crate::command::run;
 use crate::gpu::gpu;
 use crate::harness::Outcome;
 use crate::lent::faulting;
-use crate::setup::{device, pattern};
+use crate::setup::{become_user, device, pattern};
 use crate::streams::until;
 
 /// Has this process traced from now on, before it has opened a device.
-fn traced(bytes: u64) -> Result<Trace, Box<dyn std::error::Error>> {
+pub(crate) fn traced(bytes: u64) -> Result<Trace, Box<dyn std::error::Error>> {
     let trace = Trace::create(bytes)?;
     std::env::set_var(PATH_VARIABLE, trace.path());
     Ok(trace)
@@ -366,6 +366,24 @@ pub(crate) fn command_trace_shows_faults() -> Outcome {
         let begin = number(fault, "ts");
         assert!(begin <= end + uncertain + 1.0, "{fault} {end}");
     }
+    Ok(())
+}
+
+/// Queues and engines are for the program's user to see; calls and faults only for root.
+pub(crate) fn command_trace_without_root() -> Outcome {
+    let node = gpu()?.device().path().to_owned();
+    become_user(Some(&node))?;
+    let output = file("trace-of-a-user.json");
+    let (status, out, err) = run(&format!("pinmap trace -o {} zero_copy", output.display()))?;
+    assert_eq!(status, Some(0), "{out}{err}");
+    let trace: Value = serde_json::from_slice(&fs::read(&output)?)?;
+    fs::remove_file(output)?;
+    let tracks: Vec<_> = events(&trace, "X")
+        .map(|slice| track(&trace, slice))
+        .collect();
+    let has = |part: &str| tracks.iter().any(|track| track.contains(part));
+    assert!(has("queue ") && has("compute slot"), "{tracks:?}");
+    assert!(!has("thread ") && !has("faults of"), "{tracks:?}");
     Ok(())
 }
 

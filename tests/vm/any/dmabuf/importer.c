@@ -212,3 +212,16 @@ TEST(importer_file_read_only)
 	CHECK_EQ(pwrite(file, "x", 1, 3), 1);
 	CHECK_EQ(importer_load(importer, 3), 'x');
 }
+
+/* Memory that its driver may move at any time is not imported: it would go stale at once. */
+TEST(memory_that_may_move)
+{
+	struct importer_args args = { 0 };
+	struct pinmap_import import;
+	int importer = importer_open(), fd = open_device(0);
+
+	CHECK_OK(try_ioctl(importer, IMPORTER_EXPORT, &args));
+	CHECK_ERR(EOPNOTSUPP, try_import(fd, args.fd, &import));
+	CHECK_EQ(get_info(fd).out_registrations, 0);
+	close(args.fd);
+}

@@ -25,7 +25,7 @@ TEST(debugfs_buffer, .smoke = true)
 	int fd = open_device(0);
 	struct registration registration;
 	struct line line;
-	char path[128], expected[64];
+	char path[128], expected[64], text[4096];
 	bool huge;
 
 	debugfs_path(&device, path);
@@ -58,6 +58,8 @@ TEST(debugfs_buffer, .smoke = true)
 	CHECK(!strcmp(line.words[11], "-"));
 	release(fd, registration.handle);
 	CHECK(!find_line(path, memory.addr, &line));
+	file_read(path, text, sizeof(text));
+	CHECK(!strchr(text, '\n') || !strchr(text, '\n')[1]);
 }
 
 /* Lines of scattered, read-only and unmapped memory say nothing of where it lies in the machine. */

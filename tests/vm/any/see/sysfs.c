@@ -64,6 +64,10 @@ TEST(attributes_of_a_gpu, .smoke = true)
 /* A flat device has no queues, so nothing that can fault. */
 TEST(attributes_of_a_flat_device)
 {
+	static const char *const others[] = {
+		"managed",	 "queues",	    "vram",	   "vram_free",		"faults_served",
+		"faults_failed", "fault_failed_at", "fault_limit", "fault_hold_off_ms", "held_off",
+	};
 	struct pci_device device = need_device(0);
 	char kind[32];
 
@@ -71,8 +75,10 @@ TEST(attributes_of_a_flat_device)
 	if (strcmp(kind, "flat"))
 		SKIP("the first device is not flat");
 	CHECK(number(&device, "contexts") >= 0);
-	CHECK_EQ(access(path_of(&device, "queues"), F_OK), -1);
-	CHECK_EQ(access(path_of(&device, "fault_limit"), F_OK), -1);
+	CHECK(number(&device, "pinned") >= 0);
+	CHECK(number(&device, "mapped") >= 0);
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+		CHECK_EQ(access(path_of(&device, others[i]), F_OK), -1);
 }
 
 static void lose_a_queue(int fd)

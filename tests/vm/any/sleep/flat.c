@@ -6,6 +6,7 @@
 #include "edu.h"
 #include "kmsg.h"
 #include "memory.h"
+#include "pci.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -37,6 +38,28 @@ TEST_EACH(owner_is_told, ways, .seconds = 120)
 		CHECK(WAIT_FOR(10000, !eventfd_read(irq, &count)));
 		edu_set_register(&edu, EDU_IRQ_ACK, 1);
 	}
+}
+
+/* Registers that another device has are taken from it, since they are lost. */
+TEST(bar_is_revoked, .seconds = 60)
+{
+	int fd, other;
+	struct registration bar;
+	struct edu edu;
+
+	need_peers();
+	need_sleep(quick_way);
+	fd = open_device(0);
+	other = open_device(1);
+	edu = edu_open(fd);
+	bar = register_memory(other, (void *)edu.bar, PAGE, WRITE);
+	CHECK_OK(try_sleep(quick_way));
+	CHECK_EQ(next_event(other).type, PINMAP_EVENT_STALE);
+	CHECK_EQ(query_handle(other, bar.handle).out_state, PINMAP_STATE_STALE);
+	CHECK_EQ(next_event(fd).type, PINMAP_EVENT_RESUMED);
+	/* there again for whoever asks for them */
+	release(other, bar.handle);
+	register_memory(other, (void *)edu.bar, PAGE, WRITE);
 }
 
 /*

@@ -246,8 +246,9 @@ static void squeeze(long long left)
 			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 
 	file_write("/proc/self/oom_score_adj", "1000");
-	for (size_t at = 0; at < size && file_field("/proc/vmstat", "nr_shmem") > left; at += PAGE)
-		all[at] = 1;
+	for (size_t at = 0; at < size && file_field("/proc/vmstat", "nr_shmem") > left; at += MIB)
+		for (size_t page = 0; page < MIB; page += PAGE)
+			all[at + page] = 1;
 	_exit(file_field("/proc/vmstat", "nr_shmem") > left);
 }
 
@@ -281,6 +282,45 @@ TEST(idle_is_swapped_out, .seconds = 200)
 	CHECK(WAIT_FOR(slow(10000),
 		       file_field("/proc/vmstat", "nr_shmem") < before + pages / 2));
 	no_swap_on_disk();
+}
+
+/* Calls that only ask the driver, and files, do not wake the device. */
+TEST(idle_asked, .seconds = 60)
+{
+	struct pinmap_get_totals totals = { .size = sizeof(totals) };
+	struct use use = use_gpu(PAGE);
+	struct registration memory = register_memory(use.fd, anon(1), PAGE, WRITE);
+	char fdinfo[64], vram[128];
+	struct pci_device device;
+	long long awake;
+
+	snprintf(device.bdf, sizeof(device.bdf), "%s", use.bdf);
+	pci_look(&device);
+	snprintf(fdinfo, sizeof(fdinfo), "/proc/self/fdinfo/%d", use.fd);
+	snprintf(vram, sizeof(vram), "/sys/class/misc/%s/vram", strrchr(device.node, '/') + 1);
+	let_sleep(use.bdf, "10");
+	AWAIT_SLEEP(use.bdf);
+	awake = was_awake(use.bdf);
+	get_info(use.fd);
+	CHECK_OK(try_ioctl(use.fd, PINMAP_GET_TOTALS, &totals));
+	CHECK_EQ(query_handle(use.fd, memory.handle).out_state, PINMAP_STATE_LIVE);
+	CHECK_EQ(file_field(fdinfo, "pinmap-pinned:"), PAGE / 1024);
+	CHECK(file_number(vram, -1) > 0);
+	CHECK(is_asleep(use.bdf));
+	CHECK_EQ(was_awake(use.bdf), awake);
+	keep_awake(use.bdf);
+}
+
+/* No device sleeps unless it is allowed, nor at once. */
+TEST(idle_if_allowed)
+{
+	const char *bdf = need_gpu();
+	char control[16] = "";
+
+	gpu_rebind();
+	file_read(pci_path(bdf, "power/control"), control, sizeof(control));
+	CHECK(!strcmp(control, "on"));
+	CHECK_EQ(file_number(pci_path(bdf, "power/autosuspend_delay_ms"), -1), 5000);
 }
 
 /* Each time the device sleeps, and wakes for work, while another program works now and then. */
@@ -352,11 +392,30 @@ static void by_peer(struct use *use)
 	import_buffer(second, dma_buf);
 }
 
+static struct gpu_queue *waited_for;
+
+static int task_wait(struct task *task)
+{
+	(void)task;
+	waited_for->fence = 1;
+	return try_queue_wait(waited_for, 1000000);
+}
+
+static void by_waiting(struct use *use)
+{
+	static struct task waiter = { .what = task_wait };
+
+	waited_for = &use->queue;
+	task_begin(&waiter);
+	CHECK(WAIT_FOR(10000, sleeps_in(waiter.id, "[pinmap]")));
+}
+
 static const struct keeper {
 	const char *name;
 	void (*keep)(struct use *use);
 } keepers[] = {
 	{ "context", by_stay_awake },
+	{ "call", by_waiting },
 	{ "fence", by_fence },
 	{ "eventfd", by_eventfd },
 	{ "peer", by_peer },

@@ -404,6 +404,34 @@ TEST(unbind_often, .seconds = 40)
 	check_works(0);
 }
 
+/* The number that a device gets next: the lowest that none has. */
+static int lowest_free(void)
+{
+	char node[32];
+	int number = -1;
+
+	do
+		snprintf(node, sizeof(node), "/dev/pinmap%d", ++number);
+	while (!access(node, F_OK));
+	return number;
+}
+
+/* A device that is bound gets the lowest number that is free, whichever it had before. */
+TEST(lowest_number)
+{
+	struct pci_device devices[] = { need_device(1), need_device(0) };
+	char node[32];
+
+	for (int i = 0; i < 2; i++)
+		pci_unbind(devices[i].bdf);
+	for (int i = 0; i < 2; i++) {
+		snprintf(node, sizeof(node), "/dev/pinmap%d", lowest_free());
+		pci_bind(devices[i].bdf);
+		pci_look(&devices[i]);
+		CHECK(!strcmp(devices[i].node, node));
+	}
+}
+
 /* A device that nobody has open is unbound and bound. */
 TEST(unbind_idle)
 {

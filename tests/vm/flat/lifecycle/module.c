@@ -10,6 +10,7 @@
 #include "pins.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -164,4 +165,30 @@ TEST(noiommu_refused)
 	CHECK_EQ(device.node[0], 0);
 	CHECK_EQ(access(pci_path(device.bdf, "driver"), F_OK), -1);
 	CHECK(!pci_is_master(device.bdf));
+}
+
+/* A device whose interrupts are not isolated is refused, unless the administrator allows it. */
+TEST(unsafe_interrupts)
+{
+	static const char PARAMETERS[] = "PINMAP_PARAMETERS";
+	const char *given = getenv(PARAMETERS);
+	struct pci_device device = need_device(0);
+	int kmsg = kmsg_open();
+	char allowed[64];
+
+	if (!given || !strstr(given, "allow_unsafe_interrupts=1"))
+		SKIP("interrupts are isolated here");
+	snprintf(allowed, sizeof(allowed), "%s", given);
+	setenv(PARAMETERS, "", 1);
+	need_module();
+	module_unload();
+	module_load();
+	CHECK_ERR(EPERM, try_pci_bind(device.bdf));
+	CHECK(kmsg_wait(kmsg, "refused: its interrupts are not isolated", 10000));
+	CHECK_EQ(access(pci_path(device.bdf, "driver"), F_OK), -1);
+	module_unload();
+	setenv(PARAMETERS, allowed, 1);
+	need_module();
+	module_load();
+	close(open_device(0));
 }

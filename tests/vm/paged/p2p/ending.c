@@ -5,6 +5,7 @@
 
 #include "file.h"
 #include "importer/importer.h"
+#include "kmsg.h"
 #include "memory.h"
 #include "module.h"
 #include "pci.h"
@@ -215,6 +216,48 @@ TEST_EACH(device, leaves, .seconds = 120)
 	fd = open_gpu();
 	held = begin(fd, &vram);
 	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK(bytes_are(vram.addr, HELD_BYTES, 0));
+	CHECK(bytes_are(vram.addr + HELD_BYTES, MIB - HELD_BYTES, 0x51));
+}
+
+/* The system does not sleep while the disk reads; the log says so, and the read goes on. */
+TEST(awake_in_a_sleep, .seconds = 60)
+{
+	struct gpu_memory vram;
+	int fd = open_gpu(), kmsg = kmsg_open();
+	struct held *held = begin(fd, &vram);
+
+	CHECK_EQ(with_device_lock(need_gpu(), IMPORTER_SLEEP, 0), EBUSY);
+	CHECK(kmsg_wait(kmsg, "does not sleep: other devices read or write its memory", 10000));
+	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK(bytes_are(vram.addr, HELD_BYTES, 0));
+	CHECK(bytes_are(vram.addr + HELD_BYTES, MIB - HELD_BYTES, 0x51));
+}
+
+static bool is_asleep(void)
+{
+	char status[16] = "";
+
+	file_read(pci_path(need_gpu(), "power/runtime_status"), status, sizeof(status));
+	return !strcmp(status, "suspended");
+}
+
+/* Nor does a device that is idle: only when the disk has finished. */
+TEST(awake_when_idle, .seconds = 120)
+{
+	struct gpu_memory vram;
+	int fd = open_gpu();
+	struct held *held = begin(fd, &vram);
+
+	if (try_file_write(pci_path(need_gpu(), "power/control"), "auto"))
+		SKIP("the kernel has no runtime power management");
+	file_write(pci_path(need_gpu(), "power/autosuspend_delay_ms"), "10");
+	for (unsigned int i = 0; i < 50; i++, sleep_ms(10))
+		CHECK(!is_asleep());
+	CHECK(held_requests() != 0);
+	CHECK_EQ(held_end(held), HELD_BYTES);
+	CHECK(WAIT_FOR(slow(30000), is_asleep()));
+	file_write(pci_path(need_gpu(), "power/control"), "on");
 	CHECK(bytes_are(vram.addr, HELD_BYTES, 0));
 	CHECK(bytes_are(vram.addr + HELD_BYTES, MIB - HELD_BYTES, 0x51));
 }

@@ -9,7 +9,10 @@
 #include "edu.h"
 #include "file.h"
 #include "fuse.h"
+#include "importer/importer.h"
+#include "kmsg.h"
 #include "memory.h"
+#include "module.h"
 #include "pci.h"
 #include "pins.h"
 #include "process.h"
@@ -68,6 +71,30 @@ TEST_EACH(fuse_answers, waits)
 	CHECK(bytes_are(memory + 8, PAGES * PAGE - 8, 0x32));
 	copy(&stuck, memory + (PAGES - 1) * PAGE, result.addr, PAGE);
 	CHECK(bytes_are(result.addr, PAGE, 0x32));
+	SYS(munmap(memory, PAGES * PAGE));
+	fuse_unmount(fuse);
+}
+
+/*
+ * The system does not sleep while a fault cannot be given up; the log says so, and the device goes
+ * on.
+ */
+TEST(fuse_sleep_meanwhile, .seconds = 60)
+{
+	struct fuse *fuse = fuse_mount(PAGES * PAGE, true);
+	char *memory = map_file(fuse), *more = anon(1);
+	int fd = open_managed(), kmsg = kmsg_open();
+	struct gpu_queue stuck = queue_new(fd), good = queue_new(fd);
+
+	stick(&stuck, memory, fuse);
+	CHECK_EQ(with_device_lock(need_gpu(), IMPORTER_SLEEP, 0), EBUSY);
+	CHECK(kmsg_wait(kmsg, "does not sleep: a page fault waits for a program", 10000));
+	fill(&good, more, PAGE, 0x36);
+	CHECK(bytes_are(more, PAGE, 0x36));
+	fuse_answer(fuse, 0x37);
+	CHECK_OK(try_queue_wait(&stuck, slow(20000)));
+	CHECK(bytes_are(memory, 8, 0xee));
+	CHECK(bytes_are(memory + 8, PAGES * PAGE - 8, 0x37));
 	SYS(munmap(memory, PAGES * PAGE));
 	fuse_unmount(fuse);
 }

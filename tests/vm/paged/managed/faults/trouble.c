@@ -12,9 +12,12 @@
 #include "pci.h"
 #include "pins.h"
 #include "process.h"
+#include "pressure.h"
 #include "uffd.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -134,6 +137,47 @@ TEST(userfaultfd_move)
 	fill(&queue, from, PAGE, 0x26);
 	CHECK(bytes_are(from, PAGE, 0x26));
 	CHECK(bytes_are(from + PAGE, 3 * PAGE, 0));
+}
+
+/* Counts the kernel's threads that serve faults, and checks that none is in a control group. */
+static unsigned int servers(void)
+{
+	DIR *processes = SYS(opendir("/proc"));
+	struct dirent *entry;
+	unsigned int count = 0;
+
+	while ((entry = readdir(processes))) {
+		char path[64], text[256];
+
+		snprintf(path, sizeof(path), "/proc/%.20s/comm", entry->d_name);
+		if (try_file_read(path, text, sizeof(text)) || strcmp(text, "pinmap-fault"))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%.20s/cgroup", entry->d_name);
+		if (try_file_read(path, text, sizeof(text)))
+			continue;
+		CHECK(!strcmp(text, "0::/"));
+		count++;
+	}
+	closedir(processes);
+	return count;
+}
+
+/* Threads of the kernel serve faults, whose time no control group of the program counts. */
+TEST(served_by_the_kernel)
+{
+	unsigned int before = servers();
+	int fd = open_gpu(), uffd;
+	char *memory = missing(1, &uffd), own[64];
+	struct gpu_queue queue = queue_new(fd);
+
+	memory_cgroup(256 * MIB, true);
+	file_read("/proc/self/cgroup", own, sizeof(own));
+	CHECK(!strcmp(own, "0::/pinmap-test"));
+	manage_all(fd);
+	stick(&queue, memory, uffd);
+	CHECK_EQ(servers(), before + 1);
+	uffd_supply(uffd, memory, 0x33);
+	CHECK_OK(try_queue_wait(&queue, slow(20000)));
 }
 
 /* Other queues and contexts go on while a fault waits, on the same memory and on other. */

@@ -28,6 +28,7 @@
 #include "../reach/table.h"
 
 #include "edu.h"
+#include "file.h"
 #include "memory.h"
 #include "pressure.h"
 #include "process.h"
@@ -305,6 +306,47 @@ static const struct {
 	{ "quarter_huge", true, HUGE / 4 },
 	{ "half_huge", true, HUGE / 2 },
 };
+
+/* Counts the pages of which the page table says that they were written (Soft-dirty). */
+static unsigned int soft_dirty(const char *memory, size_t length)
+{
+	int file = SYS(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+	unsigned int count = 0;
+	uint64_t entry;
+
+	for (size_t at = 0; at < length; at += PAGE) {
+		off_t offset = ((uintptr_t)memory + at) / PAGE * sizeof(entry);
+
+		CHECK_EQ(SYS(pread(file, &entry, sizeof(entry), offset)), sizeof(entry));
+		count += entry >> 55 & 1;
+	}
+	close(file);
+	return count;
+}
+
+/* Soft-dirty bits: of memory that goes there, of what the device writes there, and at home. */
+TEST(moved_soft_dirty)
+{
+	char *memory = small_blocks(1);
+	int fd = open_managed();
+	struct gpu_queue queue = queue_new(fd);
+	unsigned int a, b, c, d;
+
+	memset(memory, 0x4d, HUGE);
+	if (try_file_write("/proc/self/clear_refs", "4") || soft_dirty(memory, HUGE))
+		SKIP("the kernel has no soft-dirty bits");
+	MOVE_THERE(fd, memory, HUGE);
+	a = soft_dirty(memory, HUGE);
+	file_write("/proc/self/clear_refs", "4");
+	b = soft_dirty(memory, HUGE);
+	fill(&queue, memory, HUGE, 0x4f);
+	c = soft_dirty(memory, HUGE);
+	MOVE_HOME(fd, memory, HUGE);
+	d = soft_dirty(memory, HUGE);
+	diag("there %u, cleared %u, written %u, home %u", a, b, c, d);
+	CHECK(bytes_are(memory, HUGE, 0x4f));
+	CHECK_EQ(c, 1);
+}
 
 /* Half of it is unmapped while it is there. The rest has its contents, and VRAM gets the pages. */
 TEST_EACH(moved_unmapped, holes)

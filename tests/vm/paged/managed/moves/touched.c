@@ -224,6 +224,23 @@ TEST_EACH(touched_fixed, fixed)
 	memory_free(&memory);
 }
 
+/* So is memory whose pages the kernel may merge with others. */
+TEST(touched_mergeable)
+{
+	char *memory = small_blocks(1);
+	int fd = open_managed();
+	struct gpu_queue queue = queue_new(fd);
+
+	memset(memory, 0x4c, HUGE);
+	if (madvise(memory, HUGE, MADV_MERGEABLE))
+		SKIP("the kernel merges no pages");
+	device_writes(&queue, memory, 0x4d);
+	CHECK_PLACE(fd, memory, PAGE, ON_HOST, FIXED);
+	CHECK(bytes_are(memory, 8, 0x4d));
+	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_fixed, HUGE);
+	SYS(madvise(memory, HUGE, MADV_UNMERGEABLE));
+}
+
 /* A page that is pinned stays, is used there, and is not tried again and again; others move. */
 TEST(touched_pinned)
 {

@@ -154,6 +154,31 @@ TEST(crowded_prefetch_evicts, .seconds = 60)
 	CHECK(has_pattern(memory, 2 * ROOM, 6));
 }
 
+/* Memory that was evicted again and again stays on the host, where the device reaches it. */
+TEST(crowded_stays_at_home, .seconds = 120)
+{
+	char *memory = small_blocks(WORK / HUGE);
+	int fd = open_gpu(), other = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	unsigned int crowded = 0;
+
+	manage_all(fd);
+	leave_room(other, ROOM);
+	for (unsigned int i = 0; i < 8; i++)
+		fill_all(&queue, memory, WORK, 10 * i);
+	for (char *at = memory; at < memory + WORK; at += HUGE) {
+		struct pinmap_run run = tell_page(fd, at);
+
+		if (run.rule != PINMAP_RULE_CROWDED)
+			continue;
+		CHECK_EQ(run.place, ON_HOST);
+		CHECK_EQ(run.access, PINMAP_RUN_READ | PINMAP_RUN_WRITE);
+		crowded++;
+	}
+	CHECK(crowded > 0);
+	check_all(memory, WORK, 70);
+}
+
 /* The oldest goes first: what the device was given last is there still. */
 TEST(crowded_by_age, .seconds = 60)
 {
