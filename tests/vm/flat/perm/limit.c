@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "pins.h"
 #include "process.h"
+#include "ring.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -126,6 +127,27 @@ TEST(limit_of_the_user)
 	/* the share of a process that ended is free again */
 	CHECK(WAIT_FOR(2000, get_info(fd).out_memlock_used == 6 * PAGE));
 	register_memory(fd, memory + 4 * PAGE, 10 * PAGE, NO_MAP);
+}
+
+/* The limit is one for what the user has locked by io_uring, too. */
+TEST(limit_with_io_uring)
+{
+	char *memory = anon(32);
+	struct ring ring;
+	uint64_t used;
+	int fd;
+
+	set_memlock(16 * PAGE);
+	become_user(true);
+	fd = open_device(0);
+	ring = ring_new(memory, 10 * PAGE);
+	used = get_info(fd).out_memlock_used;
+	CHECK(used >= 10 * PAGE && used <= 12 * PAGE);
+	check_limit(fd, memory + 16 * PAGE, 7 * PAGE, used + 7 * PAGE, 16 * PAGE);
+	register_memory(fd, memory + 16 * PAGE, 16 * PAGE - used, NO_MAP);
+	ring_close(&ring);
+	/* the kernel lets go of a ring in its own time */
+	CHECK(WAIT_FOR(slow(5000), get_info(fd).out_memlock_used <= 6 * PAGE));
 }
 
 /* Charges go back however the memory goes: by failure, by munmap() and with the file. */
