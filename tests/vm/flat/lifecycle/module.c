@@ -186,9 +186,9 @@ TEST(unsafe_interrupts)
 	CHECK_ERR(EPERM, try_pci_bind(device.bdf));
 	CHECK(kmsg_wait(kmsg, "refused: its interrupts are not isolated", 10000));
 	CHECK_EQ(access(pci_path(device.bdf, "driver"), F_OK), -1);
-	module_unload();
 	setenv(PARAMETERS, allowed, 1);
 	need_module();
+	module_unload();
 	module_load();
 	close(open_device(0));
 }
