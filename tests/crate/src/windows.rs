@@ -11,7 +11,7 @@ use pinmap::accelerator::FaultReason;
 use pinmap::accelerator::{
     Accelerator, Managed, Place, Stream, StreamOptions, Window, WindowOptions,
 };
-use pinmap::{Access, Error, FaultAccess, Reason};
+use pinmap::{Access, Device, Error, FaultAccess, Reason};
 use pinmap_testgpu as testgpu;
 
 use crate::command::run;
@@ -150,7 +150,7 @@ pub(crate) fn window_tells_its_last_fault() -> Outcome {
     Ok(())
 }
 
-/// A child has the same addresses, with memory of its own, and makes its own window there.
+/// A child has the same addresses, with memory of its own, which is in the way of another window.
 pub(crate) fn window_of_a_child() -> Outcome {
     let gpu = faulting()?;
     let stream = gpu.stream(StreamOptions::new())?;
@@ -162,7 +162,11 @@ pub(crate) fn window_of_a_child() -> Outcome {
     match unsafe { fork() }? {
         ForkResult::Child => {
             numbers.fill(9.0);
-            let fine = numbers.iter().all(|&number| number == 9.0);
+            let own = Device::open(gpu.device().path());
+            let own = own.and_then(|device| pinmap_testgpu::accelerator(&device));
+            let refused = own.and_then(|own| own.window(WindowOptions::new(HUGE).at(CHOSEN)));
+            let refused = refused.is_err_and(|error| error.errno() == libc::EEXIST);
+            let fine = refused && numbers.iter().all(|&number| number == 9.0);
             // SAFETY: Nothing of the parent is to be ended here.
             unsafe { libc::_exit(i32::from(!fine)) };
         }
