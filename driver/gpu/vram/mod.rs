@@ -108,7 +108,7 @@ impl Free {
 #[derive(Clone, Copy)]
 pub(super) enum Taken {
     All,
-    /// Of what programs have allocated.
+    /// By programs, which allocated them.
     Blocks,
     /// For tables, or set aside.
     ButBlocks,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the types of a kernel's parameters are, in numbers: the file for the device has those that
-//! its compiler saw, and a launch compares them with those of the program. The text of the types is
+//! Types of a kernel's parameters, in numbers: the file for the device has those that its compiler
+//! saw, and a launch compares them with those of the program. The text of the types is
 //! the same, but by `cfg` it can mean another type, or another length.
 
 use crate::Element;
 
-/// Of a kernel whether it is unsafe and the bytes that a block shares, and then of each parameter
-/// what it is, its size and its alignment.
+/// A kernel, by whether it is unsafe and the bytes that a block shares; or one of its parameters, by
+/// its kind, its size and its alignment.
 pub type Row = [u64; 3];
 
 /// A number that a kernel takes.
