@@ -5,8 +5,8 @@
 
 use crate::Element;
 
-/// A kernel, by whether it is unsafe and the bytes that a block shares; or one of its parameters, by
-/// its kind, its size and its alignment.
+/// A kernel: whether it is unsafe, and the bytes that a block shares. Or one of its parameters: its
+/// kind, its size and its alignment.
 pub type Row = [u64; 3];
 
 /// A number that a kernel takes.
