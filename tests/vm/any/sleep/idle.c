@@ -284,6 +284,37 @@ TEST(idle_is_swapped_out, .seconds = 200)
 	no_swap_on_disk();
 }
 
+/* A device whose VRAM would take more memory than others can spare stays awake. */
+TEST(idle_without_room, .seconds = 120)
+{
+	static const char huge[] = "/proc/sys/vm/nr_hugepages";
+	enum { LENGTH = 128 * MIB };
+	const char *bdf = need_gpu(), *other = need_device(0).bdf;
+	int fd = open_function(bdf);
+	long long had = file_number(huge, 0), available;
+	char count[32];
+
+	need_sleep(quick_way);
+	no_swap_on_disk();
+	gpu_alloc(fd, PINMAP_ALLOC_VRAM, LENGTH);
+	/* Huge pages take what there is, but for some more than VRAM has. */
+	available = file_field("/proc/meminfo", "MemAvailable:") / 1024;
+	snprintf(count, sizeof(count), "%lld", had + (available - 160) / 2);
+	file_write(huge, count);
+	available = file_field("/proc/meminfo", "MemAvailable:") / 1024;
+	if (available >= (long long)(2 * LENGTH / MIB)) {
+		snprintf(count, sizeof(count), "%lld", had);
+		file_write(huge, count);
+		SKIP("memory has no huge pages left");
+	}
+	let_sleep(bdf, "10");
+	CHECK(!sleeps_beside(bdf, other));
+	snprintf(count, sizeof(count), "%lld", had);
+	file_write(huge, count);
+	AWAIT_SLEEP(bdf);
+	keep_awake(bdf);
+}
+
 /* Calls that only ask the driver, and files, do not wake the device. */
 TEST(idle_asked, .seconds = 60)
 {
