@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Types of a kernel's parameters, in numbers: the file for the device has those that its compiler
-//! saw, and a launch compares them with those of the program. The text of the types is
-//! the same, but by `cfg` it can mean another type, or another length.
+//! Types of a kernel's parameters, in numbers: the file for the device has those that its
+//! compiler saw, and a launch compares them with those of the program. The text of the types is the
+//! same, but by `cfg` it can mean another type, or another length.
 
 use crate::Element;
 
-/// A kernel: whether it is unsafe, and the bytes that a block shares. Or one of its parameters: its
-/// kind, its size and its alignment.
+/// Numbers of a kernel: whether it is unsafe, and the bytes that a block shares. Then those of each
+/// parameter: its kind, size and alignment.
 pub type Row = [u64; 3];
 
 /// A number that a kernel takes.

@@ -344,6 +344,7 @@ codes! {
     27 BadCall "BAD_CALL" "a program made a call that there is not, or one that is not valid";
     28 Aborted "ABORTED" "a program aborted";
     29 StateLost "STATE_LOST" "the state of a program could not be saved, or was lost";
+    30 StackOverflow "STACK_OVERFLOW" "a thread of a program needed more than its stack";
     32 Timeout "TIMEOUT" "it ran for too long";
     33 Cancelled "CANCELLED" "the driver cancelled it";
     34 EngineLost "ENGINE_LOST" "its engine was stuck and was reset";

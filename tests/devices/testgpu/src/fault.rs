@@ -29,6 +29,7 @@ pub enum Reason {
     BadCall = regs::BAD_CALL as u8,
     Aborted = regs::ABORTED as u8,
     StateLost = regs::STATE_LOST as u8,
+    StackOverflow = regs::STACK_OVERFLOW as u8,
     Timeout = regs::TIMEOUT as u8,
     Cancelled = regs::CANCELLED as u8,
     EngineLost = regs::ENGINE_LOST as u8,

@@ -98,6 +98,8 @@ pub enum Kind {
     FaddD,
     FsubD,
     FmulD,
+    /// An instruction by which compilers move sp: `third` says which, as the place in [`MOVES`].
+    Stack,
     /// The other instructions on floating point: `third` says which.
     Float,
 }
@@ -136,8 +138,26 @@ fn signed(word: u32, high: u32, low: u32) -> i32 {
     (word.wrapping_shl(up) as i32).wrapping_shr(up.wrapping_add(low))
 }
 
+/// Kinds that [`Kind::Stack`] stands for.
+pub const MOVES: [Kind; 5] = [Kind::AddI, Kind::AndI, Kind::SllI, Kind::Add, Kind::Sub];
+
 /// Decodes an instruction of 4 bytes. What needs 16 bits has to be expanded before.
 pub fn decode(word: u32) -> Op {
+    let op = decode_any(word);
+    match (0..)
+        .zip(MOVES)
+        .find(|(_, kind)| op.rd == 2 && *kind == op.kind)
+    {
+        Some((number, _)) => Op {
+            kind: Kind::Stack,
+            third: number,
+            ..op
+        },
+        None => op,
+    }
+}
+
+fn decode_any(word: u32) -> Op {
     let funct3 = bits(word, 14, 12);
     let funct7 = bits(word, 31, 25);
     let rd = bits(word, 11, 7) as u8;

@@ -18,6 +18,7 @@ pub const REGISTER_BYTES: u64 = 128;
 pub(super) const SAVE_HEAD: u64 = 64;
 pub(super) const SAVE_THREAD: u64 = 576;
 
+const FLAGS: u64 = regs::PROGRAM_DETERMINISTIC | regs::PROGRAM_CHECK_STACK;
 const MOST_THREADS: u64 = 1024;
 const MOST_BLOCKS: u64 = 1 << 32;
 const MOST_ARGUMENTS: u64 = 4096;
@@ -27,6 +28,7 @@ const MOST_ARGUMENTS: u64 = 4096;
 #[allow(missing_docs)]
 pub struct Descriptor {
     pub deterministic: bool,
+    pub check_stack: bool,
     pub entry: u64,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -83,11 +85,12 @@ impl Descriptor {
         let flags = fields.word(regs::PROGRAM_FLAGS);
         let end = regs::PROGRAM_SAVE_BYTES.wrapping_add(8);
         let mut unused = bytes.iter().skip(usize::try_from(end).unwrap_or(0));
-        if flags & !regs::PROGRAM_DETERMINISTIC != 0 || unused.any(|byte| *byte != 0) {
+        if flags & !FLAGS != 0 || unused.any(|byte| *byte != 0) {
             return Err(Reason::BadField);
         }
         let this = Self {
             deterministic: flags & regs::PROGRAM_DETERMINISTIC != 0,
+            check_stack: flags & regs::PROGRAM_CHECK_STACK != 0,
             entry: fields.word(regs::PROGRAM_ENTRY),
             grid: fields.sizes(regs::PROGRAM_GRID),
             block: fields.sizes(regs::PROGRAM_BLOCK),
@@ -146,6 +149,14 @@ impl Descriptor {
             .wrapping_add(end)
             .wrapping_sub(self.stack_arguments())
     }
+
+    /// Whether sp of a thread can be this.
+    pub fn is_stack(&self, thread: u64, sp: u64) -> bool {
+        let begin = self
+            .stacks
+            .wrapping_add(self.stack_bytes.wrapping_mul(thread));
+        !self.check_stack || sp.wrapping_sub(begin) <= self.stack_bytes
+    }
 }
 
 /// Returns how long a save area has to be for blocks of so many threads.
@@ -191,11 +202,20 @@ mod tests {
         assert_eq!((descriptor.grid, descriptor.block), ([5, 3, 2], [4, 2, 1]));
         assert_eq!(descriptor.threads(), 8);
         assert_eq!(coordinates(29, descriptor.grid), [4, 2, 1]);
+        let checked = Descriptor {
+            check_stack: true,
+            stacks: 0x1000,
+            stack_bytes: 64,
+            ..descriptor
+        };
+        let stack = [0x107f, 0x1080, 0x10c0, 0x10c1, 0].map(|sp| checked.is_stack(2, sp));
+        assert_eq!(stack, [false, true, true, false, false]);
+        assert!(descriptor.is_stack(2, 0));
         let refused = |word: usize, value, reason| {
             let bytes = bytes(|words| words[word] = value);
             assert_eq!(Descriptor::decode(&bytes), Err(reason), "{word} {value:#x}");
         };
-        refused(0, 2, Reason::BadField);
+        refused(0, 4, Reason::BadField);
         refused(1, 3, Reason::BadAlignment);
         refused(2, 5, Reason::BadLength);
         refused(2, u64::MAX, Reason::BadLength);

@@ -196,6 +196,10 @@ struct Place<'a> {
 }
 
 impl Csrs for Place<'_> {
+    fn is_stack(&self, sp: u64) -> bool {
+        self.descriptor.is_stack(self.thread, sp)
+    }
+
     fn read(&self, number: u32, executed: u64) -> Option<u64> {
         let descriptor = self.descriptor;
         let instructions = self.instructions + executed;
@@ -500,6 +504,10 @@ impl Launch<'_> {
 struct NoCsrs;
 
 impl Csrs for NoCsrs {
+    fn is_stack(&self, _: u64) -> bool {
+        true
+    }
+
     fn read(&self, _: u32, _: u64) -> Option<u64> {
         None
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A thread of a program, and the instructions that it executes.
 
-use super::decode::{Kind, Op};
+use super::decode::{Kind, Op, MOVES};
 use super::float::Round;
 use super::fpu::{self, boxed, double, single, unbox, Status};
 use super::memory::{Code, Data, Miss};
@@ -77,10 +77,13 @@ pub(super) enum Exit {
     Trap(Reason, u64),
 }
 
-/// Reads a CSR that is no part of the thread, given how many instructions were executed in this
-/// call.
+/// Knows what is no part of the thread: reads such a CSR, given how many instructions were executed
+/// in this call.
 pub(super) trait Csrs {
     fn read(&self, number: u32, executed: u64) -> Option<u64>;
+
+    /// Whether sp of the thread can be this.
+    fn is_stack(&self, sp: u64) -> bool;
 }
 
 fn sign32(value: u64) -> u64 {
@@ -418,6 +421,19 @@ impl Thread {
                             double::fused((a, b, c), round, &mut self.status)
                         }
                     };
+                }
+                Kind::Stack => {
+                    let sp = match MOVES[usize::from(op.third) % MOVES.len()] {
+                        Kind::AddI => x1!().wrapping_add(immediate),
+                        Kind::AndI => x1!() & immediate,
+                        Kind::SllI => x1!() << (op.imm & 63),
+                        Kind::Add => x1!().wrapping_add(x2!()),
+                        _ => x1!().wrapping_sub(x2!()),
+                    };
+                    if !csrs.is_stack(sp) {
+                        break Exit::Trap(Reason::StackOverflow, sp);
+                    }
+                    set!(sp);
                 }
                 Kind::Float => match fpu::execute(op, x1!(), &self.f, &mut self.status) {
                     Some(fpu::Result::Integer(value)) => set!(value),

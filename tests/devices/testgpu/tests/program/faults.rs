@@ -263,6 +263,51 @@ fn traps_tell_where_and_why() {
 }
 
 #[test]
+fn a_stack_that_overflows_is_stopped() {
+    let (rig, _, image) = set_up();
+    let others = || {
+        let all = rig.host_read(STACKS - DATA, 4 * 1024);
+        [all[..2048].to_vec(), all[3072..].to_vec()].concat()
+    };
+    let checked = |name: &str, depth| {
+        rig.host_write(STACKS - DATA, &[0x5a; 4 * 1024]);
+        let mut launch = Launch::new(image.symbol(name), 1, 4).integers(&[depth, FREE]);
+        launch.set(regs::PROGRAM_FLAGS, regs::PROGRAM_CHECK_STACK);
+        launch
+    };
+    let mut queue = rig.queue(2, regs::CLASS_COMPUTE);
+    checked("stack_deep", 3).run(&rig, &mut queue);
+    assert_eq!((word(&rig, FREE), others()), (6, vec![0x5a; 3 * 1024]));
+    // Unless it is checked, it writes into the one before.
+    let mut unchecked = checked("stack_deep", 8);
+    unchecked.set(regs::PROGRAM_FLAGS, 0);
+    unchecked.run(&rig, &mut queue);
+    assert_eq!(word(&rig, FREE), 36);
+    assert_ne!(others(), [0x5a; 3 * 1024]);
+    for (id, name) in (3..).zip(["stack_deep", "stack_large", "stack_aligned"]) {
+        let mut queue = rig.queue(id, regs::CLASS_COMPUTE);
+        let packet = checked(name, 8).packet(&rig);
+        let (found, pc) = rig.stop(&mut queue, &[&packet]);
+        let state = rig.state(queue.slot);
+        assert_eq!(
+            (found, state),
+            (regs::STACK_OVERFLOW, regs::STATE_ERROR),
+            "{name}"
+        );
+        let report = report(&rig);
+        assert_eq!(
+            (report[..2].to_vec(), report[3]),
+            (vec![found, pc], 2),
+            "{name}"
+        );
+        let begin = STACKS + 2 * 1024;
+        assert!((begin - 0x2_0000..begin).contains(&report[2]), "{name}");
+        assert_eq!(others(), [0x5a; 3 * 1024], "{name}");
+        assert_eq!(newest(&rig).1, found);
+    }
+}
+
+#[test]
 fn each_access_needs_its_right() {
     let (rig, mut queue, image) = set_up();
     let (copy, add) = (image.symbol("copy"), image.symbol("add"));
@@ -439,7 +484,7 @@ fn descriptors_that_are_not_valid() {
     let (rig, _, image) = set_up();
     let entry = image.symbol("meet");
     let cases: [(u64, u64, u64); 8] = [
-        (regs::PROGRAM_FLAGS, 2, regs::BAD_FIELD),
+        (regs::PROGRAM_FLAGS, 4, regs::BAD_FIELD),
         (regs::PROGRAM_ENTRY, entry + 1, regs::BAD_ALIGNMENT),
         (regs::PROGRAM_GRID, 0, regs::BAD_LENGTH),
         (regs::PROGRAM_COUNT, 2, regs::BAD_LENGTH),

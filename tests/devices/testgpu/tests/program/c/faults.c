@@ -84,3 +84,45 @@ void trap_abort(void)
 	if (THREAD == 2)
 		call(3, 1234, 0);
 }
+
+__attribute__((noinline)) static long deep(long depth)
+{
+	volatile long here[16];
+
+	here[depth & 15] = depth;
+	return depth == 0 ? 0 : deep(depth - 1) + here[depth & 15];
+}
+
+void stack_deep(long depth, long *sum)
+{
+	if (THREAD == 2)
+		*sum = deep(depth);
+}
+
+__attribute__((noinline)) static char large(long place)
+{
+	volatile char here[100000];
+
+	here[place] = 1;
+	return here[place];
+}
+
+void stack_large(long place)
+{
+	if (THREAD == 2)
+		large(place);
+}
+
+__attribute__((noinline)) static char aligned(long place)
+{
+	volatile char here[16] __attribute__((aligned(2048)));
+
+	here[place] = 1;
+	return here[place];
+}
+
+void stack_aligned(long place)
+{
+	if (THREAD == 2)
+		aligned(place);
+}
