@@ -427,7 +427,8 @@ const TESTS: &[Test] = tests! {
         rust_kernels_are_those_of_the_source
         rust_kernels_have_the_same_types_on_both_sides
         rust_kernels_run_in_the_context_that_loaded_them
-        rust_kernels_have_stacks_of_8_kib_at_least;
+        rust_kernels_have_stacks_of_8_kib_at_least
+        rust_kernel_that_needs_more_than_its_stack_is_stopped;
     opencl:
         opencl_local_parameter
         opencl_local_variables

@@ -198,6 +198,37 @@ pub fn entry(to: DeviceSliceMut<u32>) {
     to.set(0, here(to.len()));
 }
 
+/// Takes so much of the stack, in one thread.
+#[kernel]
+pub fn deep(depth: u32, to: DeviceSliceMut<u32>) {
+    if thread_idx().x == 1 {
+        to.set(0, deeper(depth, &mut [0; 64]));
+    }
+}
+
+/// Calls itself with an array for each.
+#[device]
+#[inline(never)]
+fn deeper(depth: u32, before: &mut [u32; 64]) -> u32 {
+    let mut own = [depth; 64];
+    let sum = match depth {
+        0 => 0,
+        _ => deeper(depth - 1, &mut own),
+    };
+    before[depth as usize % 64] += sum;
+    sum + own[depth as usize % 64]
+}
+
+/// Takes more than a stack at once.
+#[kernel]
+pub fn wide(to: DeviceSliceMut<u32>) {
+    let mut array = [0u32; 4096];
+    for (i, number) in array.iter_mut().enumerate() {
+        *number = to.get(i % to.len());
+    }
+    to.set(0, array[to.get(0) as usize % 4096]);
+}
+
 #[device]
 fn here(len: usize) -> u32 {
     len as u32

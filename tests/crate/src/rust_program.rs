@@ -383,3 +383,30 @@ pub(crate) fn rust_kernels_have_stacks_of_8_kib_at_least() -> Outcome {
     assert!(bodies.iter().all(|body| body.place == [4.0, 2.0, 6.0]));
     Ok(())
 }
+
+/// A thread that needs more than its stack is stopped before it writes there.
+pub(crate) fn rust_kernel_that_needs_more_than_its_stack_is_stopped() -> Outcome {
+    let (gpu, stream, kernels) = load()?;
+    let mut to = gpu.alloc_from(&[7u32; 16])?;
+    let mut deep = kernels.deep(Grid::new(1, 2))?;
+    run!(stream, deep(10, &mut to))?;
+    assert_eq!((to[0], to[1]), (55, 7));
+    let mut more = kernels.deep(Grid::new(1, 2).stack_bytes(64 << 10))?;
+    run!(stream, more(100, &mut to))?;
+    assert_eq!(to[0], 5050);
+    let trap = stopped(run!(stream, deep(100, &mut to)));
+    let function = trap.function.as_deref().unwrap_or_default();
+    assert!(function.contains("deeper"), "{trap}");
+    assert_eq!((trap.code, trap.thread), (FaultCode::StackOverflow, 1));
+    let (gpu, stream) = gpu_and_stream()?;
+    let mut wide = load_on(&gpu)?.wide(Grid::new(1, 2))?;
+    let mut to = gpu.alloc_from(&[7u32; 16])?;
+    let trap = stopped(run!(stream, wide(&mut to)));
+    assert_eq!(
+        (trap.code, &*trap.kernel),
+        (FaultCode::StackOverflow, "wide")
+    );
+    assert!(trap.to_string().contains("which moved sp to 0x"), "{trap}");
+    assert_eq!(*to, [7; 16]);
+    Ok(())
+}

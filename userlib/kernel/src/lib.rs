@@ -8,11 +8,6 @@
 //!
 //! # Why a launch of a safe kernel is safe
 //!
-//! It is, as long as no thread takes more than its stack, which nothing checks: such a thread
-//! writes into the stack of the one before, or into what is in front of all of them, as on any
-//! processor without a page that guards stacks. Each thread has 8 KiB at least, and
-//! `Grid::stack_bytes` gives more of it; recursion and large arrays take it.
-//!
 //! * **Elements are values.** A kernel has no reference to memory of the program, only slices that
 //!   load and store. A `&[T]` would promise that nobody writes there, and a `&mut T` that nobody
 //!   else reads: but [`DeviceSliceMut`](pinmap::accelerator::DeviceSliceMut) lets work of other
@@ -28,6 +23,7 @@
 //!   reads what was there before. Any call waits for any other, and a thread that has ended is not
 //!   waited for, so no thread waits for ever.
 //! * **A panic ends all threads** of the launch, which fails, and no destructor runs.
+//! * **Stacks end.** The device stops a thread that moves its stack pointer out of its stack.
 //! * **A `static` is Rust's**: immutable, or atomic; all threads of all launches have it.
 //! * **The two sides are one source.** The name of a kernel in the file for the device has the
 //!   types of its parameters as they are written, and a constant beside it what they are: by `cfg`

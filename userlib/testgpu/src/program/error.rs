@@ -59,6 +59,7 @@ impl fmt::Display for Trap {
             FaultCode::Aborted => write!(f, ", with the value {value}"),
             FaultCode::IllegalInstruction => write!(f, ", the instruction {value:#x}"),
             FaultCode::BadCall => write!(f, ", call {value}"),
+            FaultCode::StackOverflow => write!(f, ", which moved sp to {value:#x}"),
             FaultCode::Misaligned => write!(f, ", the address {value:#x}"),
             // The error has the address that could not be accessed; other codes have no value.
             _ => Ok(()),

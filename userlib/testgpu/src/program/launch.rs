@@ -23,6 +23,9 @@ const MOST_THREADS: u64 = 1024;
 const MOST_BLOCKS: u64 = 1 << 32;
 /// Bytes of the stack of a thread, unless the grid says otherwise.
 const STACK: usize = 4096;
+/// Flags: the clock counts instructions, and sp stays in the stack of the thread.
+const DETERMINISTIC: u64 = 1;
+const CHECK_STACK: u64 = 2;
 /// Bytes of the descriptor, and of the arguments behind it.
 const DESCRIPTOR: usize = 256;
 const ARGUMENTS: usize = 4096;
@@ -213,7 +216,10 @@ impl Launcher {
         let local = gpu.alloc_vram::<u8>(local)?;
         let (addr, stacks_addr) = (memory.addr() as u64, local.device_addr());
         let mut put = |at: usize, value: u64| put_at(&mut memory, at, value);
-        put(field::FLAGS, grid.deterministic.into());
+        put(
+            field::FLAGS,
+            u64::from(grid.deterministic) * DETERMINISTIC | CHECK_STACK,
+        );
         put(field::ENTRY, program.base() + program.symbol(kernel).addr);
         put(field::COUNT, blocks);
         put(field::ARGUMENTS, addr + DESCRIPTOR as u64);
@@ -385,6 +391,13 @@ mod tests {
     #[test]
     fn the_numbers_are_those_of_the_manual() {
         let manual = crate::manual();
+        for (flag, name) in [
+            (DETERMINISTIC, "DETERMINISTIC"),
+            (CHECK_STACK, "CHECK_STACK"),
+        ] {
+            let row = format!("| `{flag:#04x}` | `PROGRAM_{name}` |");
+            assert!(manual.contains(&row), "{row}");
+        }
         let number = format!("| `{KERNEL_PROGRAM}` | `KERNEL_PROGRAM` |");
         assert!(manual.contains(&number), "{number}");
         for (offset, name) in [
