@@ -17,7 +17,7 @@ import pinmap
 SOURCE = """
 /* One level of a breadth-first search: a thread has every so manyth vertex. */
 __global__ void level(uint32_t count, const uint32_t *begins, const uint32_t *edges, int *levels,
-		      int depth, uint32_t *found)
+		      int depth, uint64_t *found)
 {
 	for (uint64_t v = gridThread(); v < count; v += (uint64_t)gridDim.x * blockDim.x) {
 		if (levels[v] != depth)
@@ -119,6 +119,8 @@ class Device:
         self.left = mib << 20
         rest = self.gpu.accelerator_info().vram_free - self.left
         self.rest = self.gpu.alloc_vram(rest) if rest > 0 else None
+        # For atomic accesses, which managed memory has only while it is on the device.
+        self.counts = self.gpu.alloc(2, "uint64")
 
     def measure(self, name, work):
         """Has the stream work, and tells what that cost."""
@@ -145,18 +147,15 @@ def search(device):
     near = random.integers(1, 500, begins[-1])
     edges = ((np.repeat(np.arange(count), degrees) + near) % count).astype("uint32")
     levels = np.full(count, -1, "int32")
-    levels[0], found, depth = 0, np.zeros(1, "uint32"), 0
+    levels[0] = 0
 
     def work():
-        nonlocal depth
-        while True:
-            found[0] = 0
-            arguments = (count, begins, edges, levels, depth, found)
-            device.launch("level", 2048, *arguments)
+        for depth in range(count):
+            device.stream.fill(device.counts, 0)
+            device.launch("level", 2048, count, begins, edges, levels, depth, device.counts)
             device.stream.synchronize()
-            if not found[0]:
+            if not device.counts.numpy()[0]:
                 return
-            depth += 1
 
     device.measure(f"search, {edges.nbytes >> 20} MiB", work)
     wanted, front, depth = np.full(count, -1), np.array([0]), 0
@@ -173,18 +172,20 @@ def join(device):
     count, random = 20_000, np.random.default_rng(2)
     keys = [random.integers(1, count, count, dtype="uint32") for _ in range(2)]
     values = [random.integers(0, 1000, count, dtype="uint32") for _ in range(2)]
-    slots, result = 2 * count + 1, np.zeros(2, "uint64")
+    slots = 2 * count + 1
 
     def work():
+        device.stream.fill(table, 0)
+        device.stream.fill(device.counts, 0)
         device.launch("build", count, count, keys[0], values[0], slots, table)
-        arguments = (count, keys[1], values[1], slots, table, result)
+        arguments = (count, keys[1], values[1], slots, table, device.counts)
         device.launch("probe", count, *arguments, shared_bytes=16)
 
     with device.gpu.alloc_vram(2 * slots, "uint32") as table:
         device.measure("join", work)
     pairs = np.bincount(keys[0], minlength=count)[keys[1]]
     sums = np.bincount(keys[0], values[0], count)[keys[1]] * values[1]
-    assert result.tolist() == [pairs.sum(), sums.sum()]
+    assert device.counts.numpy().tolist() == [pairs.sum(), sums.sum()]
 
 
 def sort(device):
