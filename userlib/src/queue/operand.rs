@@ -129,10 +129,11 @@ impl<'q> Operands<'q> {
     /// # Errors
     ///
     /// `EINVAL`: it does; the error says it of `name`.
-    pub fn require_context<T>(&self, name: &str, slice: &DeviceSlice<'_, T>) -> Result<()>
-    where
-        T: Element,
-    {
+    pub fn require_context<T: Element>(
+        &self,
+        name: &str,
+        slice: &DeviceSlice<'_, T>,
+    ) -> Result<()> {
         if slice.is_of(self.device) {
             return Ok(());
         }

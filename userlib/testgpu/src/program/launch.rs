@@ -218,7 +218,7 @@ impl Launcher {
         let mut put = |at: usize, value: u64| put_at(&mut memory, at, value);
         put(
             field::FLAGS,
-            u64::from(grid.deterministic) * DETERMINISTIC | CHECK_STACK,
+            (u64::from(grid.deterministic) * DETERMINISTIC) | CHECK_STACK,
         );
         put(field::ENTRY, program.base() + program.symbol(kernel).addr);
         put(field::COUNT, blocks);
