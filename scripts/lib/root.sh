@@ -53,7 +53,8 @@ root_ensure() {
 }
 
 # libm_ensure: in the root is what kernels of the test GPU are linked with for mathematics: musl's
-# libc.a for riscv64. It is only unpacked, since its package wants a compiler.
+# libc.a for riscv64. It is only unpacked, since its package wants a compiler. Where the mirror does
+# not have it, tests of such kernels are skipped.
 LIBM=usr/lib/riscv64-linux-musl
 libm_ensure() {
 	[ -e "$ROOT/$LIBM" ] || locked libm libm_make
@@ -63,7 +64,7 @@ libm_make() {
 	[ ! -e "$ROOT/$LIBM" ] || return 0
 	STEP_LOG=$CACHE/logs/libm.log
 	step "$STEP_LOG" "unpacking a library of mathematics for kernels" last_line libm_unpack ||
-		die "cannot have musl-dev:riscv64: $(root_cause) (log: $STEP_LOG)"
+		say "  there is no musl-dev:riscv64: $(root_cause) (log: $STEP_LOG)"
 }
 
 # apt learns of riscv64 for this alone.
