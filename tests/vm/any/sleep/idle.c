@@ -267,7 +267,8 @@ TEST(idle_is_swapped_out, .seconds = 200)
 	before = file_field("/proc/vmstat", "nr_shmem");
 	let_sleep(use.bdf, "10");
 	AWAIT_SLEEP(use.bdf);
-	CHECK(file_field("/proc/vmstat", "nr_shmem") >= before + pages);
+	/* The number is put together from those of the processors now and then. */
+	CHECK(file_field("/proc/vmstat", "nr_shmem") >= before + pages * 3 / 4);
 	pid = SYS(fork());
 	if (pid == 0)
 		/* Then a half of it at least is not there any more. */
