@@ -211,11 +211,11 @@ impl Hardware for TestGpu {
         self.vram.order();
     }
 
-    fn load_all(&self, offset: u64, words: &mut [u64]) {
+    fn load_page(&self, offset: u64, words: &mut [u64]) {
         self.vram.load(offset, words);
     }
 
-    fn store_all(&self, offset: u64, words: &[u64]) {
+    fn store_page(&self, offset: u64, words: &[u64]) {
         self.vram.store(offset, words);
     }
 

@@ -174,11 +174,11 @@ pub(crate) trait Hardware: Send + Sync {
     /// Orders stores to VRAM: earlier ones arrive before later ones.
     fn order(&self);
 
-    /// Copies VRAM at `offset` to `words`.
-    fn load_all(&self, offset: u64, words: &mut [u64]);
+    /// Copies the page of VRAM at `offset` to `words`.
+    fn load_page(&self, offset: u64, words: &mut [u64]);
 
-    /// Copies `words` to VRAM at `offset`.
-    fn store_all(&self, offset: u64, words: &[u64]);
+    /// Copies `words` to the page of VRAM at `offset`.
+    fn store_page(&self, offset: u64, words: &[u64]);
 
     /// Copies VRAM to `image`, which stands for it from now on, though the device is off: accesses
     /// by these methods are in the image. Sleeps.

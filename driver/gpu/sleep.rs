@@ -201,13 +201,11 @@ impl Gpu {
             return Err(("other devices read or write its memory", EBUSY));
         }
         let save = || -> Result<Sleep> {
-            Ok(match hurry {
-                Hurry::No => Sleep::Stopped(self.image(hurry, Taken::All)?, None),
-                Hurry::Yes => {
-                    let saved = self.save_blocks()?;
-                    Sleep::Stopped(self.image(hurry, Taken::ButBlocks)?, Some(saved))
-                }
-            })
+            let saved = match hurry {
+                Hurry::No => None,
+                Hurry::Yes => Some(self.save_blocks()?),
+            };
+            Ok(Sleep::Stopped(self.image(hurry)?, saved))
         };
         let stopped = save().map_err(|error| ("no room for what is in its memory", error))?;
         *self.sleep.lock() = stopped;
@@ -227,14 +225,18 @@ impl Gpu {
             if self.runtime.is_wanted() {
                 return Err(EBUSY);
             }
-            memory.write(number, |words| self.hardware.load_all(offset, words))
+            memory.write(number, |words| self.hardware.load_page(offset, words))
         })?;
         Ok(saved)
     }
 
-    /// Makes room for frames of VRAM that are taken.
-    fn image(&self, hurry: Hurry, of: Taken) -> Result<Image> {
-        let runs = self.vram.taken(of)?;
+    /// Makes room for all frames of VRAM that are taken, but in a hurry for those that
+    /// [`save_blocks`](Self::save_blocks) leaves.
+    fn image(&self, hurry: Hurry) -> Result<Image> {
+        let runs = self.vram.taken(match hurry {
+            Hurry::No => Taken::All,
+            Hurry::Yes => Taken::ButBlocks,
+        })?;
         let count = usize::try_from(pages(&runs).saturating_mul(WORDS)).map_err(|_| ENOMEM)?;
         // There is no way to leave it unset that is safe.
         let mut words = VVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
@@ -355,7 +357,7 @@ impl Gpu {
     fn restore_blocks(&self, mut saved: Saved) -> Result {
         saved.each_page(|memory, offset, number| loop {
             self.check_here()?;
-            match memory.take(number, |words| self.hardware.store_all(offset, words)) {
+            match memory.take(number, |words| self.hardware.store_page(offset, words)) {
                 // A program that is being killed for memory wakes the device, too.
                 Err(error) if error == ENOMEM => clock::rest(10 * MILLISECOND),
                 done => return done,

@@ -245,27 +245,26 @@ impl Mmio {
     /// Copies the memory at `offset` to `words`. Does nothing after [`revoke`](Self::revoke). No
     /// image stands for the memory.
     pub(crate) fn load(&self, offset: u64, words: &mut [u64]) {
-        let mapping = self.mapping.try_access();
-        let bytes = mem::size_of_val(words) as u64;
-        if let Some(address) = mapping
-            .as_ref()
-            .and_then(|mapping| mapping.at(offset, bytes))
-        {
-            // SAFETY: So many bytes are mapped there.
-            unsafe { load(address, words) };
-        }
+        // SAFETY: So many bytes are mapped there.
+        self.reach(offset, mem::size_of_val(words), |address| unsafe {
+            load(address, words)
+        });
     }
 
     /// Copies `words` to the memory at `offset`, like [`load`](Self::load).
     pub(crate) fn store(&self, offset: u64, words: &[u64]) {
+        // SAFETY: So many bytes are mapped there.
+        self.reach(offset, mem::size_of_val(words), |address| unsafe {
+            store(address, words)
+        });
+    }
+
+    /// Calls `with` with the address of the memory at `offset`, if `bytes` bytes are mapped there.
+    fn reach(&self, offset: u64, bytes: usize, with: impl FnOnce(*mut ffi::c_void)) {
         let mapping = self.mapping.try_access();
-        let bytes = mem::size_of_val(words) as u64;
-        if let Some(address) = mapping
-            .as_ref()
-            .and_then(|mapping| mapping.at(offset, bytes))
-        {
-            // SAFETY: So many bytes are mapped there.
-            unsafe { store(address, words) };
+        let address = mapping.as_ref().and_then(|it| it.at(offset, bytes as u64));
+        if let Some(address) = address {
+            with(address);
         }
     }
 

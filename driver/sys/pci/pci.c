@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/io.h>
-#include <linux/mm.h>
 #include <linux/pci.h>
 #include <linux/pci-p2pdma.h>
 #include <linux/pm_runtime.h>
