@@ -12,8 +12,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use pinmap::accelerator::{Accelerator, Managed, Place, Stream, StreamOptions};
-use pinmap::{accelerator, Allocation};
+use pinmap::accelerator::{self, Managed, Place, Stream, StreamOptions};
+use pinmap_samples::room::leave;
 use pinmap_testgpu as testgpu;
 
 /// Numbers of a chunk: 2 MiB, as one page of the device.
@@ -89,19 +89,6 @@ fn stencil(
         Ok(())
     })?;
     Ok(())
-}
-
-/// Takes memory of the device away until so much of it is free.
-fn leave(gpu: &Accelerator, bytes: u64) -> Result<Vec<Allocation<u8>>, Box<dyn Error>> {
-    let mut taken = Vec::new();
-    loop {
-        let more = gpu.info()?.vram_free.saturating_sub(bytes).min(8 << 20);
-        // Page tables take a little, too.
-        if more < 1 << 20 {
-            return Ok(taken);
-        }
-        taken.push(gpu.alloc_vram(usize::try_from(more)?)?);
-    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -5,8 +5,8 @@
 use pinmap::accelerator::{self, Accelerator, FaultCode, Stream};
 use pinmap_testgpu::program::{Arguments, Grid, Program, ProgramError};
 
-use crate::gpu::gpu_and_stream;
-use crate::harness::{skip, Outcome};
+use crate::harness::Outcome;
+use crate::program::load_file;
 use crate::setup::is_slow;
 
 /// The program in `kernels/kernels.cl`; empty where there was no clang, or no library.
@@ -15,12 +15,8 @@ static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/opencl/kernels
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn load() -> Result<(Accelerator, Stream, Program)> {
-    if KERNELS.is_empty() {
-        return skip("there was no clang, or no musl for riscv64, when the tests were built");
-    }
-    let (gpu, stream) = gpu_and_stream()?;
-    let program = Program::load(&gpu, KERNELS)?;
-    Ok((gpu, stream, program))
+    let missing = "there was no clang, or no musl for riscv64, when the tests were built";
+    load_file(KERNELS, missing)
 }
 
 /// Launches once, with the memory that is written and the arguments, and waits.

@@ -15,14 +15,19 @@ static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.elf"))
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn load() -> Result<(Accelerator, Stream, Program)> {
-    if KERNELS.is_empty() {
-        return skip("there was no clang when the tests were built");
+    load_file(KERNELS, "there was no clang when the tests were built")
+}
+
+/// Loads a program, unless the file is empty, for this reason.
+pub(crate) fn load_file(file: &[u8], missing: &str) -> Result<(Accelerator, Stream, Program)> {
+    if file.is_empty() {
+        return skip(missing);
     }
     let (gpu, stream) = gpu_and_stream()?;
     if !gpu.device().info()?.programs {
         return skip("the device executes no programs");
     }
-    let program = Program::load(&gpu, KERNELS)?;
+    let program = Program::load(&gpu, file)?;
     Ok((gpu, stream, program))
 }
 

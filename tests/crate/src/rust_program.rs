@@ -6,6 +6,7 @@ use std::error::Error;
 
 use pinmap::accelerator::{Accelerator, FaultCode, Stream};
 use pinmap_kernel::{Grid, ProgramError};
+use pinmap_samples::room::leave;
 use pinmap_testgpu::program::{Message, Trap};
 
 use crate::gpu::gpu_and_stream;
@@ -49,19 +50,6 @@ fn text(messages: &[Message]) -> String {
         .iter()
         .map(|it| String::from_utf8_lossy(&it.text).into_owned());
     all.collect()
-}
-
-/// Takes memory of the device until no more than this is left.
-fn leave(gpu: &Accelerator, room: u64) -> Result<Vec<pinmap::Allocation<u8>>> {
-    let mut taken = Vec::new();
-    loop {
-        // One allocation need not have all of it.
-        let more = gpu.info()?.vram_free.saturating_sub(room).min(64 << 20);
-        if more < 1 << 20 {
-            return Ok(taken);
-        }
-        taken.push(gpu.alloc_vram(usize::try_from(more)?)?);
-    }
 }
 
 pub(crate) fn rust_kernel_is_saxpy() -> Outcome {

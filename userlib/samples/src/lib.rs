@@ -10,5 +10,6 @@ pub mod moving;
 pub mod overlap;
 pub mod pagemap;
 pub mod pins;
+pub mod room;
 pub mod work;
 pub mod zero_copy;

@@ -99,21 +99,17 @@ PINMAP_ATOMIC_TYPE(atomic_long, long)
 PINMAP_ATOMIC_TYPE(atomic_ulong, ulong)
 
 /* Vectors in memory that is aligned as their elements are. */
-#define PINMAP_VLOAD(n, T)                                                                         \
-	PINMAP_FN T##n vload##n(size_t offset, const volatile T *p)                                \
+#define PINMAP_VLOAD(n, T, qualifier)                                                              \
+	PINMAP_FN T##n vload##n(size_t offset, const qualifier T *p)                               \
 	{                                                                                          \
 		T##n r;                                                                            \
 		for (int i = 0; i < n; i++)                                                        \
 			r[i] = p[n * offset + i];                                                  \
 		return r;                                                                          \
-	}                                                                                          \
-	PINMAP_FN T##n vload##n(size_t offset, const __constant T *p)                              \
-	{                                                                                          \
-		T##n r;                                                                            \
-		for (int i = 0; i < n; i++)                                                        \
-			r[i] = p[n * offset + i];                                                  \
-		return r;                                                                          \
-	}                                                                                          \
+	}
+#define PINMAP_VECTOR(n, T)                                                                        \
+	PINMAP_VLOAD(n, T, volatile)                                                               \
+	PINMAP_VLOAD(n, T, __constant)                                                             \
 	PINMAP_FN void vstore##n(T##n value, size_t offset, volatile T *p)                         \
 	{                                                                                          \
 		for (int i = 0; i < n; i++)                                                        \
@@ -131,7 +127,7 @@ PINMAP_ATOMIC_TYPE(atomic_ulong, ulong)
 	}
 #define PINMAP_ASYNC_EACH(n, T) PINMAP_ASYNC(T##n)
 #define PINMAP_MEMORY(T, ...)                                                                      \
-	PINMAP_VECTORS(PINMAP_VLOAD, T)                                                            \
+	PINMAP_VECTORS(PINMAP_VECTOR, T)                                                           \
 	PINMAP_ASYNC(T) PINMAP_VECTORS(PINMAP_ASYNC_EACH, T)
 
 PINMAP_FN size_t pinmap_threads(void)

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use kernels::{Kernels, ANSWERED, ASKED, PART, STOP, UNSEEN};
 use pinmap::accelerator::{Accelerator, Event, Managed, Stream};
-use pinmap::Allocation;
 use pinmap_kernel::Grid;
+use pinmap_samples::room::leave;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -60,24 +60,6 @@ impl Device {
         self.stream.record(&self.end)?;
         self.end.synchronize()?;
         Ok(self.end.elapsed_since(&self.begin)?)
-    }
-
-    /// Takes memory of the device until so much is left.
-    fn leave(&self, bytes: u64) -> Result<Vec<Allocation<u8>>> {
-        let mut taken = Vec::new();
-        loop {
-            let more = self
-                .gpu
-                .info()?
-                .vram_free
-                .saturating_sub(bytes)
-                .min(8 << 20);
-            // Page tables take a little, too.
-            if more < 1 << 20 {
-                return Ok(taken);
-            }
-            taken.push(self.gpu.alloc_vram(usize::try_from(more)?)?);
-        }
     }
 }
 
@@ -173,7 +155,7 @@ fn search(device: &Device, size: usize) -> Result<()> {
     levels[0] = 0;
     let mut found = device.gpu.alloc::<u32>(1)?;
     let mut visit = device.kernels.visit(each(nodes)?)?;
-    let _taken = device.leave(bytes as u64)?;
+    let _taken = leave(&device.gpu, bytes as u64)?;
     let before = to.statistics()?;
     let mut level = 0;
     let time = device.time(|| loop {
