@@ -11,7 +11,7 @@
 //! Locks, outermost first: the device's `leaving`, `teardown`, `table`, a buffer's `inner`.
 
 #[cfg(pinmap_mirror)]
-use crate::managed::Managing;
+use crate::managed::{Managing, MoverUse};
 use crate::{
     address_space::AddressSpace,
     backend::Member,
@@ -65,10 +65,10 @@ pub(crate) struct Context {
     stays_awake: Atomic<bool>,
     /// Whether the context has a flat device stay awake.
     keeps_awake: Atomic<bool>,
-    /// Manages memory of the program, once it is asked to.
+    /// Manages memory of the program, once it is asked to, and keeps what moves it.
     #[cfg(pinmap_mirror)]
     #[pin]
-    managing: Mutex<Option<Arc<Managing>>>,
+    managing: Mutex<Option<(Arc<Managing>, MoverUse)>>,
     #[pin]
     table: Mutex<Table>,
     /// Held while tearing down. Closing and unbinding both do it; the second waits for the first.

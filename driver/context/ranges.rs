@@ -102,7 +102,7 @@ impl Context {
     #[cfg(pinmap_mirror)]
     fn end_range(&self, range: Range) -> Result {
         range.managed.end_notice();
-        let managing = self.managing.lock().clone();
+        let managing = self.managing_now();
         managing.map_or(Ok(()), |managing| managing.remove(&range.managed))
     }
 }
@@ -131,19 +131,21 @@ impl Context {
 
     /// Returns what manages memory of the context, if something does.
     pub(crate) fn managing_now(&self) -> Option<Arc<Managing>> {
-        self.managing.lock().clone()
+        let managing = self.managing.lock();
+        managing.as_ref().map(|(managing, _)| managing.clone())
     }
 
     /// Returns what manages the context's memory; made by the first call.
     fn managing(&self) -> Result<Arc<Managing>> {
         let member = self.member.as_ref().ok_or(EINVAL)?;
         let mut managing = self.managing.lock();
-        if let Some(managing) = &*managing {
+        if let Some((managing, _)) = &*managing {
             return Ok(managing.clone());
         }
-        let made = Managed::begin(member.vm(), &self.space, &self.account, self.events.stats())?;
+        let (made, mover) =
+            Managed::begin(member.vm(), &self.space, &self.account, self.events.stats())?;
         member.vm().set_pager(made.clone())?;
-        *managing = Some(made.clone());
+        *managing = Some((made.clone(), mover));
         Ok(made)
     }
 

@@ -68,6 +68,7 @@ mod residency;
 mod serve;
 pub(crate) mod window;
 
+pub(crate) use crate::gpu::vram::mover::MoverUse;
 use advice::AdviceBook;
 use block::{Block, Node, Spare};
 use past::Pasts;
@@ -130,8 +131,9 @@ impl Managed {
         space: &Arc<AddressSpace>,
         account: &Account,
         stats: &Arc<Stats>,
-    ) -> Result<Arc<Managing>> {
+    ) -> Result<(Arc<Managing>, MoverUse)> {
         let bus = space.device_mmu().ok_or(EINVAL)?.bus.clone();
+        let mover = MoverUse::begin(vm.gpu(), &bus)?;
         let blocks = Blocks {
             by_number: RBTree::new(),
             count: 0,
@@ -154,7 +156,7 @@ impl Managed {
             courses: core::array::from_fn(|_| Atomic::new(0)),
             snapshot <- new_spinlock!(None, "pinmap_snapshot"),
         }? Error);
-        Mirror::new(account.mm(), managed)
+        Ok((Mirror::new(account.mm(), managed)?, mover))
     }
 
     /// Returns room for the page table of a block.

@@ -24,7 +24,7 @@ pub(in crate::gpu) mod evict;
 #[cfg(pinmap_mirror)]
 pub(in crate::gpu) mod held;
 #[cfg(pinmap_mirror)]
-pub(in crate::gpu) mod mover;
+pub(crate) mod mover;
 #[cfg(pinmap_mirror)]
 pub(crate) mod moving;
 pub(in crate::gpu) mod p2pdma;

@@ -6,6 +6,9 @@
 //! of a *window* (`copy_window.rs`). No context takes part, and so pages can be brought home after
 //! the context that moved them was closed.
 //!
+//! The windows are there while a context manages memory, and until the last page has come home:
+//! they keep the IOMMU's page table, which could not be replaced otherwise.
+//!
 //! There are several windows, so that the engine has the next copies while the CPU takes care of
 //! the last ones. A task that has a window does not wait for another one: it waits for its copies
 //! first, which end whatever others do.
@@ -59,10 +62,11 @@ pub(super) struct Move {
 }
 
 /// The engine, as long as the device is bound.
+#[derive(Default)]
 pub(in crate::gpu) struct Mover {
-    bus: Arc<Bus>,
-    /// The windows that are not in use.
-    windows: KVec<CopyWindow>,
+    windows: Option<Windows>,
+    /// Contexts that manage memory.
+    users: usize,
     /// The number of the last copy.
     sequence: u64,
     /// So many copies can be submitted at least.
@@ -71,20 +75,59 @@ pub(in crate::gpu) struct Mover {
     broken: bool,
 }
 
-impl Mover {
-    /// Makes the windows. Sleeps.
-    pub(super) fn new(space: &Arc<AddressSpace>) -> Result<Self> {
-        let windows = CopyWindow::all(space)?;
-        let first = windows.first().ok_or(EINVAL)?;
-        Ok(Self {
-            bus: first.bus.clone(),
-            windows,
-            sequence: 0,
-            room: 0,
-            broken: false,
-        })
-    }
+struct Windows {
+    bus: Arc<Bus>,
+    /// The windows that are not in use.
+    free: KVec<CopyWindow>,
+}
 
+impl Windows {
+    /// Makes the windows. Sleeps.
+    fn new(space: &Arc<AddressSpace>) -> Result<Self> {
+        let free = CopyWindow::all(space)?;
+        let bus = free.first().ok_or(EINVAL)?.bus.clone();
+        Ok(Self { bus, free })
+    }
+}
+
+/// Keeps the windows of a device for a context that manages memory.
+pub(crate) struct MoverUse(Arc<Gpu>);
+
+impl MoverUse {
+    /// Makes the windows, if need be, with addresses of `space`. Sleeps; not called with the mmap
+    /// lock held.
+    pub(crate) fn begin(gpu: &Arc<Gpu>, space: &Arc<AddressSpace>) -> Result<Self> {
+        let mut spare = Some(Windows::new(space)?);
+        let mut guard = gpu.mover.lock();
+        // Without an engine nothing moves.
+        if let Some(mover) = &mut *guard {
+            mover.users = mover.users.saturating_add(1);
+            if mover.windows.is_none() {
+                mover.windows = spare.take();
+            }
+        }
+        drop(guard);
+        drop(spare);
+        Ok(Self(gpu.clone()))
+    }
+}
+
+impl Drop for MoverUse {
+    fn drop(&mut self) {
+        let mut guard = self.0.mover.lock();
+        let mut ended = None;
+        if let Some(mover) = &mut *guard {
+            mover.users = mover.users.saturating_sub(1);
+            if mover.users == 0 && mover.is_idle() && !self.0.has_private() {
+                ended = mover.windows.take();
+            }
+        }
+        drop(guard);
+        drop(ended);
+    }
+}
+
+impl Mover {
     /// Fails with `EIO` if there is no engine that does what it is told.
     fn that_works(mover: &mut Option<Self>) -> Result<&mut Self> {
         mover.as_mut().filter(|mover| !mover.broken).ok_or(EIO)
@@ -92,14 +135,17 @@ impl Mover {
 
     /// Gives up what the engine was told: it is not at it any more.
     pub(in crate::gpu) fn forget(&mut self) {
-        self.bus.failed.store(self.sequence, Relaxed);
-        self.bus.given_up.store(self.sequence, Relaxed);
+        if let Some(windows) = &self.windows {
+            windows.bus.failed.store(self.sequence, Relaxed);
+            windows.bus.given_up.store(self.sequence, Relaxed);
+        }
         self.room = 0;
     }
 
     /// Whether no window is in use.
     fn is_idle(&self) -> bool {
-        self.windows.len() == WINDOWS
+        let windows = self.windows.as_ref();
+        windows.is_none_or(|windows| windows.free.len() == WINDOWS)
     }
 }
 
@@ -351,7 +397,9 @@ impl Copies<'_> {
     fn take_window(&self, may_wait: bool) -> Result<Option<CopyWindow>> {
         let take = || {
             let mut guard = self.gpu.mover.lock();
-            Ok(Mover::that_works(&mut guard)?.windows.pop())
+            let mover = Mover::that_works(&mut guard)?;
+            let taken = mover.windows.as_mut().ok_or(EIO)?.free.pop();
+            Ok(taken)
         };
         let mut taken = take();
         if may_wait && matches!(taken, Ok(None)) {
@@ -437,9 +485,13 @@ impl Copies<'_> {
         let closed = window.close(&self.jobs.moves, self.to_vram, copied);
         self.reading = None;
         let mut guard = self.gpu.mover.lock();
-        // There is a mover as long as a window is in use.
-        if let Some(mover) = &mut *guard {
-            let _ = mover.windows.push_within_capacity(window);
+        // The others are there as long as a window is in use.
+        if let Some(Mover {
+            windows: Some(windows),
+            ..
+        }) = &mut *guard
+        {
+            let _ = windows.free.push_within_capacity(window);
         }
         drop(guard);
         self.gpu.window_free.notify_all();

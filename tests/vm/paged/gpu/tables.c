@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "pci.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 /*
@@ -54,4 +55,61 @@ TEST(tables_stay_few, .seconds = 120)
 	queue_push(&queue, GPU_FILL, (uintptr_t)pages, 64 * PAGE, 0x55);
 	queue_finish(&queue);
 	CHECK(bytes_are(pages, 64 * PAGE, 0x55));
+}
+
+/* Memory whose neighbouring pages are no neighbours in the host's. */
+static char *scattered(size_t pages)
+{
+	size_t step = pages / 2 + 1;
+	char *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(memory != MAP_FAILED);
+	SYS(madvise(memory, pages * PAGE, MADV_NOHUGEPAGE));
+	for (size_t i = 0, at = 0; i < pages; i++, at = (at + step) % pages)
+		memory[at * PAGE] = 1;
+	return memory;
+}
+
+/*
+ * Unmapping half of what a table covers does not free it. What is left comes back with the last
+ * context, also when memory was managed, for which the driver has addresses on the bus of its own.
+ */
+TEST(tables_come_back, .seconds = 60)
+{
+	enum { TABLES = 64 };
+	size_t pages = TABLES * HUGE / PAGE;
+	struct pinmap_manage args;
+	long long before, then;
+	char *memory;
+	int fd;
+
+	if (!iommu_tables_are_ours(need_gpu()))
+		SKIP("this IOMMU's tables are not in our memory");
+#ifdef __aarch64__
+	SKIP("the device's interrupts keep the page table, as docs/driver.md says");
+#endif
+	memory = scattered(pages);
+	close(open_gpu());
+	before = file_field("/proc/vmstat", "nr_iommu_pages");
+	fd = open_gpu();
+	if (get_info(fd).out_flags & PINMAP_INFO_MANAGED) {
+		struct gpu_queue queue;
+		char *managed = anon(64);
+
+		CHECK_OK(try_manage(fd, 0, managed, 64 * PAGE, &args));
+		queue = queue_new(fd);
+		queue_push(&queue, GPU_FILL, (uintptr_t)managed, 64 * PAGE, 0x55);
+		queue_finish(&queue);
+		queue_unmap(&queue);
+		CHECK(bytes_are(managed, 64 * PAGE, 0x55));
+	}
+	for (size_t at = 0; at < pages * PAGE; at += HUGE / 2)
+		register_memory(fd, memory + at, HUGE / 2, WRITE);
+	then = file_field("/proc/vmstat", "nr_iommu_pages");
+	diag("%lld pages for tables before, %lld then", before, then);
+	CHECK(then >= before + TABLES / 2);
+	close(fd);
+	CHECK(WAIT_FOR(2000, file_field("/proc/vmstat", "nr_iommu_pages") <= before + 8));
+	munmap(memory, pages * PAGE);
 }
