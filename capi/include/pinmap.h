@@ -226,6 +226,41 @@
 #define PINMAP_XDMA_CHANNELS 8
 
 /**
+ * What an argument of a kernel is.
+ */
+enum pinmap_argument_kind {
+  /**
+   * `integer`: an integer of any type but uint32_t, with the value that it has in 64 bits.
+   */
+  PINMAP_ARGUMENT_KIND_INTEGER,
+  /**
+   * `integer`: a uint32_t
+   */
+  PINMAP_ARGUMENT_KIND_U32,
+  /**
+   * `real`: a float
+   */
+  PINMAP_ARGUMENT_KIND_F32,
+  /**
+   * `real`: a double
+   */
+  PINMAP_ARGUMENT_KIND_F64,
+  /**
+   * A pointer to `length` bytes of `memory` that the kernel reads, from `offset` on.
+   */
+  PINMAP_ARGUMENT_KIND_READ,
+  /**
+   * A pointer to `length` bytes of `memory` that the kernel reads and writes.
+   */
+  PINMAP_ARGUMENT_KIND_WRITE,
+  /**
+   * A pointer to `length` bytes that the threads of a block share, such as a parameter in local
+   * memory in OpenCL C.
+   */
+  PINMAP_ARGUMENT_KIND_LOCAL,
+};
+
+/**
  * The kind of the last error of this thread.
  */
 enum pinmap_error_kind {
@@ -331,6 +366,11 @@ struct pinmap_memory;
  * A device address that memory has besides its first one.
  */
 struct pinmap_mapping;
+
+/**
+ * A program that is loaded: kernels that are compiled for the test GPU.
+ */
+struct pinmap_program;
 
 /**
  * A stream: a queue of work that the device does in order, while the program does something else.
@@ -564,6 +604,74 @@ struct pinmap_memory_options {
    * The address that the device is to have, with PINMAP_AT_ADDRESS.
    */
   uint64_t device_address;
+};
+
+/**
+ * How a kernel is launched. What is not named is 0, but for `blocks` and `threads`.
+ */
+struct pinmap_launch_options {
+  /**
+   * sizeof(struct pinmap_launch_options)
+   */
+  uint32_t size;
+  /**
+   * 0
+   */
+  uint32_t reserved;
+  /**
+   * The blocks of the grid, in x, y and z; 0 in y or z is 1.
+   */
+  uint32_t blocks[3];
+  /**
+   * The threads of a block, in x, y and z; at most 1,024.
+   */
+  uint32_t threads[3];
+  /**
+   * The memory that the threads of a block share, if it is more than that of the arguments.
+   */
+  uint64_t shared_bytes;
+  /**
+   * The stack of a thread. 0: 4,096.
+   */
+  uint64_t stack_bytes;
+  /**
+   * The room for what the threads print. 0: 65,536.
+   */
+  uint64_t print_bytes;
+};
+
+/**
+ * An argument of a kernel. Members that its kind does not name are 0.
+ */
+struct pinmap_argument {
+  /**
+   * A `pinmap_argument_kind`.
+   */
+  uint32_t kind;
+  /**
+   * 0
+   */
+  uint32_t reserved;
+  /**
+   * A number without a fraction.
+   */
+  uint64_t integer;
+  /**
+   * A number with a fraction.
+   */
+  double real;
+  /**
+   * Memory.
+   */
+  const struct pinmap_memory *memory;
+  /**
+   * Bytes from the beginning of the memory on.
+   */
+  size_t offset;
+  /**
+   * Bytes.
+   */
+  size_t length;
 };
 
 /**
@@ -1070,6 +1178,42 @@ int pinmap_sync_for_cpu(const struct pinmap_memory *memory,
 int pinmap_release(struct pinmap_memory *memory);
 
 /**
+ * Loads a program: `length` bytes of an ELF file for RISC-V, as docs/kernels.md has it compiled.
+ *
+ * Errors: EINVAL, it is no such file; EOPNOTSUPP, the device executes no programs; ENOMEM, out of
+ * memory, or more than the user may lock; ENODEV, the device is gone.
+ */
+struct pinmap_program *pinmap_program_load(const struct pinmap_device *device,
+                                           const void *elf,
+                                           size_t length);
+
+/**
+ * Destroys a program, and returns at once. Launches that were submitted are still done. NULL is
+ * none.
+ */
+void pinmap_program_destroy(struct pinmap_program *program);
+
+/**
+ * Submits a launch of a kernel of a program: a grid of blocks of threads. The kernel must have
+ * parameters of the types of the `count` arguments, and write only what they let it: the library
+ * cannot see that. Memory that is written overlaps with no other argument.
+ *
+ * pinmap_stream_synchronize() prints what the threads printed, on the standard output, and says
+ * where a kernel stopped. A launch waits if there are 64 for which nobody has synchronized, and if
+ * there is no memory for one more.
+ *
+ * Errors: EINVAL, there is no such kernel, grid or argument, there
+ * are more than 7 pieces of memory, or as for pinmap_stream_copy(); ENOMEM, stacks and shared
+ * memory do not fit.
+ */
+int pinmap_stream_launch(const struct pinmap_stream *stream,
+                         const struct pinmap_program *program,
+                         const char *kernel,
+                         const struct pinmap_launch_options *launch_options,
+                         const struct pinmap_argument *arguments,
+                         size_t count);
+
+/**
  * Registers memory of this program: `length` bytes at `address`. The device can reach it until it
  * is released. Without options (NULL), the device may read and write it, and it must be whole
  * pages.
@@ -1313,7 +1457,7 @@ int pinmap_stream_query(const struct pinmap_stream *stream);
 
 /**
  * Waits until everything that was submitted is done, for at most so many milliseconds; -1 is for
- * ever. The program then sees what the work wrote.
+ * ever. The program then sees what the work wrote. What kernels printed is printed.
  *
  * Errors: ETIMEDOUT, the time was up; EIO, the stream has failed, and pinmap_last_error() says at
  * what; EDEADLK, this is a host function; ENODEV, the device is gone.

@@ -58,6 +58,26 @@ pub struct StreamOptions {
     pub reserved: u32,
 }
 
+/// How a kernel is launched. What is not named is 0, but for `blocks` and `threads`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct LaunchOptions {
+    /// sizeof(struct pinmap_launch_options)
+    pub size: u32,
+    /// 0
+    pub reserved: u32,
+    /// The blocks of the grid, in x, y and z; 0 in y or z is 1.
+    pub blocks: [u32; 3],
+    /// The threads of a block, in x, y and z; at most 1,024.
+    pub threads: [u32; 3],
+    /// The memory that the threads of a block share, if it is more than that of the arguments.
+    pub shared_bytes: u64,
+    /// The stack of a thread. 0: 4,096.
+    pub stack_bytes: u64,
+    /// The room for what the threads print. 0: 65,536.
+    pub print_bytes: u64,
+}
+
 /// How a channel of AMD's DMA core is taken. What is not named is 0.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
@@ -85,6 +105,8 @@ pub(crate) unsafe trait Sized32: Copy + Default {}
 unsafe impl Sized32 for MemoryOptions {}
 // SAFETY: Four words.
 unsafe impl Sized32 for StreamOptions {}
+// SAFETY: Eight words and three double words.
+unsafe impl Sized32 for LaunchOptions {}
 // SAFETY: Four words.
 unsafe impl Sized32 for XdmaOptions {}
 

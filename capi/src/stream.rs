@@ -5,12 +5,14 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
 use pinmap::accelerator::{launch_blocking, Completion, Work};
+use pinmap::ErrorKind;
 use pinmap_dynamic::{Error, Operand, Result};
 
 use crate::device::Device;
 use crate::error::{destroy, enter, make, refer, status, timeout};
 use crate::memory::{bytes, Memory};
 use crate::options::{options, StreamOptions};
+use crate::program::ended;
 use crate::stream_event::StreamEvent;
 use crate::submitter;
 
@@ -168,7 +170,7 @@ pub unsafe extern "C" fn pinmap_stream_memcpy(
 }
 
 /// The error of a submission, with the line of the program if that is wanted.
-fn placed(error: Error) -> Error {
+pub(crate) fn placed(error: Error) -> Error {
     match launch_blocking().then(submitter::place).flatten() {
         Some(place) => error.submitted_at(&place),
         None => error,
@@ -286,7 +288,7 @@ pub unsafe extern "C" fn pinmap_stream_query(stream: *const Stream) -> c_int {
 }
 
 /// Waits until everything that was submitted is done, for at most so many milliseconds; -1 is for
-/// ever. The program then sees what the work wrote.
+/// ever. The program then sees what the work wrote. What kernels printed is printed.
 ///
 /// Errors: ETIMEDOUT, the time was up; EIO, the stream has failed, and pinmap_last_error() says at
 /// what; EDEADLK, this is a host function; ENODEV, the device is gone.
@@ -298,11 +300,14 @@ pub unsafe extern "C" fn pinmap_stream_synchronize(
     status(|| {
         // SAFETY: A stream, by the rules of C.
         let stream = unsafe { refer(stream, "stream")? };
-        match timeout(timeout_ms)? {
-            Some(timeout) => stream.0.synchronize_timeout(timeout)?,
-            None => stream.0.synchronize()?,
+        let result = match timeout(timeout_ms)? {
+            Some(timeout) => stream.0.synchronize_timeout(timeout),
+            None => stream.0.synchronize(),
+        };
+        match result {
+            Err(error) if error.kind() == ErrorKind::TimedOut => Err(error.into()),
+            result => ended(stream, result),
         }
-        Ok(())
     })
 }
 

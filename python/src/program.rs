@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that are compiled, and launches of their kernels.
 
-use std::sync::mpsc::{self, Receiver, Sender};
-
-use pinmap::ErrorKind;
-use pinmap_dynamic::{self as dynamic, Submitted};
-use pinmap_testgpu::program::{self, Arguments, Dim, Grid, Launcher, ProgramError, Trap};
+use pinmap_dynamic::Argument;
+use pinmap_testgpu::program::{self, Dim, Grid};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 use crate::device::Device;
-use crate::error::{detached, invalid, raise};
+use crate::error::{detached, invalid};
 use crate::handle::Handle;
 use crate::memory::Memory;
 use crate::operand::Operand;
@@ -43,24 +40,11 @@ impl Local {
     }
 }
 
-/// An error of a program as one of the module.
-fn refused(error: ProgramError) -> dynamic::Error {
-    match error {
-        ProgramError::Pinmap(error) | ProgramError::Stopped(error, _) => error.into(),
-        other => dynamic::Error::invalid(other.to_string()),
-    }
-}
-
-/// Whether there was not enough memory.
-fn is_full(error: &dynamic::Error) -> bool {
-    matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::NoSpace)
-}
-
 impl Program {
     pub(crate) fn load(py: Python<'_>, device: &Device, elf: &[u8]) -> PyResult<Self> {
         let shared = device.shared()?;
         let program = detached(py, || {
-            program::Program::load(shared.accelerator()?, elf).map_err(refused)
+            Ok(program::Program::load(shared.accelerator()?, elf)?)
         })?;
         Ok(Self(Handle::new("program", program)))
     }
@@ -85,17 +69,6 @@ fn dim(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Dim> {
             all.len()
         ))),
     }
-}
-
-enum Argument {
-    /// As all integers are in a register but unsigned ones of 4 bytes.
-    Integer(u64),
-    U32(u32),
-    F32(f32),
-    F64(f64),
-    Local(usize),
-    /// A pointer to the next operand; whether it is written.
-    Pointer(bool),
 }
 
 /// Looks what an argument is. An operand is added to the others.
@@ -159,8 +132,12 @@ fn argument(
         true => stream.write(object, "an argument")?,
         false => stream.read(object, "an argument")?,
     };
+    let (offset, len) = (operand.offset, operand.len);
     operands.push(operand);
-    Ok(Argument::Pointer(written))
+    Ok(match written {
+        true => Argument::Write(offset, len),
+        false => Argument::Read(offset, len),
+    })
 }
 
 #[pymethods]
@@ -204,72 +181,11 @@ impl Program {
         let list = arguments.iter();
         let list = list.map(|object| argument(stream, &object, &mut operands));
         let list = list.collect::<PyResult<Vec<_>>>()?;
-        let local = list.iter().map(|argument| match argument {
-            Argument::Local(bytes) => bytes.saturating_add(15) & !15,
-            _ => 0,
-        });
-        let local = local.fold(0usize, usize::saturating_add);
         let grid = Grid::new(dim(blocks, "blocks")?, dim(threads, "threads")?)
-            .shared_bytes(local.max(shared_bytes))
+            .shared_bytes(Argument::local_bytes(&list).max(shared_bytes))
             .stack_bytes(stack_bytes)
             .print_bytes(print_bytes);
-        let make = || program.kernel(kernel, grid).map_err(refused);
-        let launcher = match py.detach(make) {
-            // Launches that are done give theirs back.
-            Err(error) if is_full(&error) && stream.has_launched()? => {
-                stream.finish(py)?;
-                detached(py, make)
-            }
-            made => made.map_err(raise),
-        }?;
-        let (to, launcher_back) = mpsc::channel();
-        let kept = Returned {
-            launcher: Some(launcher),
-            to,
-        };
-        let parts: Vec<_> = operands.iter().map(|one| (one.offset, one.len)).collect();
-        stream.launch(
-            py,
-            &operands,
-            launcher_back,
-            kept,
-            move |work, named, kept| {
-                let mut parts = named.iter().zip(parts);
-                // All that are written exist before the first argument does.
-                let mut pointers = Vec::new();
-                for argument in &list {
-                    if let Argument::Pointer(written) = argument {
-                        let Some((operand, (offset, len))) = parts.next() else {
-                            continue;
-                        };
-                        pointers.push(match written {
-                            true => Pointer::Write(operand.part_mut(offset, len)?),
-                            false => Pointer::Read(operand.part(offset, len)?),
-                        });
-                    }
-                }
-                let mut pointers = pointers.iter_mut();
-                let arguments =
-                    list.iter()
-                        .fold(Arguments::new(), |all, argument| match argument {
-                            Argument::Integer(value) => all.value(*value),
-                            Argument::U32(value) => all.value(*value),
-                            Argument::F32(value) => all.value(*value),
-                            Argument::F64(value) => all.value(*value),
-                            Argument::Local(bytes) => all.shared(*bytes),
-                            Argument::Pointer(_) => match pointers.next() {
-                                Some(Pointer::Read(slice)) => all.read(*slice),
-                                Some(Pointer::Write(slice)) => all.write(slice),
-                                None => all,
-                            },
-                        });
-                let Some(launcher) = &mut kept.launcher else {
-                    return Ok(());
-                };
-                // SAFETY: The documentation of `launch` has the program see to it.
-                Ok(unsafe { launcher.launch(work, arguments) }?)
-            },
-        )
+        stream.launch(py, &program, (kernel, grid), &operands, &list)
     }
 
     /// Whether close() was called.
@@ -299,51 +215,6 @@ impl Program {
                 format!("<pinmap.Program with {}>", kernels.join(", "))
             }
             Err(_) => "<pinmap.Program, closed>".to_owned(),
-        }
-    }
-}
-
-enum Pointer<'w> {
-    Read(pinmap::accelerator::DeviceSlice<'w, u8>),
-    Write(pinmap::accelerator::DeviceSliceMut<'w, u8>),
-}
-
-/// A launcher that comes back when its launch is done.
-pub(crate) struct Returned {
-    pub(crate) launcher: Option<Launcher>,
-    to: Sender<Launcher>,
-}
-
-impl Drop for Returned {
-    fn drop(&mut self) {
-        if let Some(launcher) = self.launcher.take() {
-            // Whoever waits for it may have gone.
-            let _ = self.to.send(launcher);
-        }
-    }
-}
-
-/// A launch for which nobody has waited.
-pub(crate) struct Launched {
-    pub(crate) submitted: Submitted,
-    pub(crate) launcher: Receiver<Launcher>,
-}
-
-impl Launched {
-    /// Returns what the threads printed, and where the kernel stopped, if that is the cause of the
-    /// error. The stream has nothing to do, or has failed.
-    pub(crate) fn end(self, error: Option<&pinmap::Error>) -> (Vec<u8>, Option<Trap>) {
-        // If the device does not confirm the end, the launcher does not come.
-        let ended = self.submitted.end();
-        let Some(mut launcher) = ended.ok().and_then(|()| self.launcher.recv().ok()) else {
-            return (Vec::new(), None);
-        };
-        let messages = launcher.messages();
-        let text = messages.into_iter().flat_map(|message| message.text);
-        let text = text.collect();
-        match launcher.finish(error.cloned().map_or(Ok(()), Err)) {
-            Err(ProgramError::Stopped(_, trap)) => (text, Some(trap)),
-            _ => (text, None),
         }
     }
 }

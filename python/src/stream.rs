@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: work of an accelerator, in order.
 
-use std::mem;
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pinmap::accelerator;
 use pinmap::accelerator::Work;
 use pinmap::ErrorKind;
-use pinmap_dynamic as dynamic;
-use pinmap_testgpu::program::Launcher;
+use pinmap_dynamic::{self as dynamic, Argument};
+use pinmap_testgpu::program::{Grid, Program};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -21,7 +19,6 @@ use crate::handle::Handle;
 use crate::managed::place;
 use crate::memory::unless_failing;
 use crate::operand::Operand;
-use crate::program::{Launched, Returned};
 use crate::shared::Shared;
 use crate::wait::{coroutine, wait};
 
@@ -47,18 +44,9 @@ pub(crate) struct Stream {
 struct Held {
     stream: dynamic::Stream,
     shared: Arc<Shared>,
-    /// Launches of programs for which nobody has waited.
-    launched: Mutex<Vec<Launched>>,
 }
 
-/// How many such launches there are at most.
-const MOST_LAUNCHED: usize = 64;
-
 impl Held {
-    fn launched(&self) -> MutexGuard<'_, Vec<Launched>> {
-        self.launched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until everything is done, prints what kernels printed, and tells which one stopped the
     /// stream.
     fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
@@ -68,19 +56,8 @@ impl Held {
                 result => Ok(result),
             }
         })?;
-        let launched = mem::take(&mut *self.launched());
         let error = result.err();
-        let ended = py.detach(|| {
-            let all = launched.into_iter();
-            all.map(|launch| launch.end(error.as_ref()))
-                .collect::<Vec<_>>()
-        });
-        let mut trap = None;
-        let mut text = Vec::new();
-        for (printed, stopped) in ended {
-            text.extend(printed);
-            trap = trap.or(stopped);
-        }
+        let (text, trap) = py.detach(|| self.stream.end_launches(error.as_ref()));
         if !text.is_empty() {
             let out = py.import("sys")?.getattr("stdout")?;
             out.call_method1("write", (String::from_utf8_lossy(&text),))?;
@@ -102,14 +79,7 @@ impl Stream {
         let (id, priority) = (stream.id(), stream.priority());
         let path = shared.device.path().to_string_lossy().into_owned();
         Self {
-            held: Handle::new(
-                "stream",
-                Held {
-                    stream,
-                    shared,
-                    launched: Mutex::default(),
-                },
-            ),
+            held: Handle::new("stream", Held { stream, shared }),
             device: device.clone().unbind(),
             path,
             id,
@@ -144,47 +114,40 @@ impl Stream {
         })
     }
 
-    /// Whether there are launches for which nobody has waited.
-    pub(crate) fn has_launched(&self) -> PyResult<bool> {
-        Ok(!self.held.get()?.launched().is_empty())
-    }
-
-    /// Waits for everything, as synchronize() does.
-    pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        self.held.get()?.finish(py, None)
-    }
-
-    /// Submits a launch of a program's kernel that names these operands.
-    pub(crate) fn launch<F>(
+    /// Submits a launch of a program's kernel, whose pointers are these operands.
+    pub(crate) fn launch(
         &self,
         py: Python<'_>,
+        program: &Program,
+        kernel: (&str, Grid),
         operands: &[Operand],
-        launcher: Receiver<Launcher>,
-        kept: Returned,
-        work: F,
-    ) -> PyResult<()>
-    where
-        F: for<'w> FnOnce(
-                &Work<'w>,
-                &[dynamic::Operand<'w>],
-                &'w mut Returned,
-            ) -> dynamic::Result<()>
-            + Send,
-    {
+        arguments: &[Argument],
+    ) -> PyResult<()> {
         let held = self.held.get()?;
-        if held.launched().len() >= MOST_LAUNCHED {
-            held.finish(py, None)?;
-        }
         let memory: Vec<_> = operands.iter().map(|operand| &operand.memory).collect();
-        let submitted = detached(py, || held.stream.submit_keeping(&memory, kept, work))?;
-        held.launched().push(Launched {
-            submitted,
-            launcher,
-        });
+        let end = || Python::attach(|py| Ok(held.finish(py, None)?));
+        // SAFETY: The documentation of `Program.launch` has the program see to it.
+        let launch = || unsafe { held.stream.launch(program, kernel, &memory, arguments, end) };
+        py.detach(launch).map_err(|Raised(error)| error)?;
         match accelerator::launch_blocking() {
             true => held.finish(py, None),
             false => Ok(()),
         }
+    }
+}
+
+/// An error of a launch, or of those before it.
+struct Raised(PyErr);
+
+impl From<PyErr> for Raised {
+    fn from(error: PyErr) -> Self {
+        Self(error)
+    }
+}
+
+impl From<dynamic::Error> for Raised {
+    fn from(error: dynamic::Error) -> Self {
+        Self(raise(error))
     }
 }
 
@@ -424,11 +387,7 @@ impl Stream {
     /// device is gone.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let held = self.held.get()?;
-        detached(py, || held.stream.reset())?;
-        // What is launched from now on has errors of its own.
-        let launched = mem::take(&mut *held.launched());
-        py.detach(|| drop(launched));
-        Ok(())
+        detached(py, || held.stream.reset())
     }
 
     /// Waits until everything that was submitted is done, and closes the stream. It is closed even

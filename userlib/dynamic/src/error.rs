@@ -5,6 +5,7 @@ use std::fmt;
 
 use nix::errno::Errno;
 use pinmap::ErrorKind;
+use pinmap_testgpu::program::Trap;
 
 /// Why something failed.
 #[derive(Debug, Clone)]
@@ -46,6 +47,13 @@ impl Error {
     #[must_use]
     pub fn submitted_at(self, place: &str) -> Self {
         let text = format!("{} (submitted at {place})", self.text);
+        Self { text, ..self }
+    }
+
+    /// The error with where a kernel stopped.
+    #[must_use]
+    pub fn with_trap(self, trap: &Trap) -> Self {
+        let text = format!("{}; {trap}", self.text);
         Self { text, ..self }
     }
 

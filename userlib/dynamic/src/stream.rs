@@ -14,6 +14,7 @@ use pinmap::{Access, ErrorKind};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Shared, Whole};
 use crate::piece::Piece;
+use crate::program::Launches;
 
 /// Memory that work names, for as long as the work takes.
 #[derive(Clone, Copy)]
@@ -103,14 +104,22 @@ impl Submitted {
 ///
 /// Dropping it returns at once. Work that was submitted is still done, and the memory that the work
 /// names can be released after that.
-#[derive(Debug)]
-pub struct Stream(pinmap::accelerator::Stream);
+pub struct Stream {
+    stream: pinmap::accelerator::Stream,
+    pub(crate) launches: Launches,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stream.fmt(f)
+    }
+}
 
 impl Deref for Stream {
     type Target = pinmap::accelerator::Stream;
 
     fn deref(&self) -> &pinmap::accelerator::Stream {
-        &self.0
+        &self.stream
     }
 }
 
@@ -122,7 +131,10 @@ impl Stream {
     /// As for [`Accelerator::stream`].
     pub fn new(accelerator: &Accelerator, options: StreamOptions) -> Result<Self> {
         // Work is waited for where it was submitted: in the program, not in this library.
-        Ok(Self(accelerator.stream(options.blocking(false))?))
+        Ok(Self {
+            stream: accelerator.stream(options.blocking(false))?,
+            launches: Launches::default(),
+        })
     }
 
     /// Submits work that names this memory, which stays until the work is done. Waits for it if
@@ -192,7 +204,7 @@ impl Stream {
             memory.used_by(&piece);
         }
         let mut result = Ok(Ok(()));
-        let submitted = self.0.submit(named, |scope, named| {
+        let submitted = self.stream.submit(named, |scope, named| {
             result = work(scope, named)?;
             Ok(())
         });
@@ -234,7 +246,10 @@ impl Stream {
     ///
     /// As for [`pinmap::accelerator::Stream::reset`].
     pub fn reset(&self) -> Result<()> {
-        Ok(self.0.reset()?)
+        self.stream.reset()?;
+        // What is launched from now on has errors of its own.
+        self.forget_launches();
+        Ok(())
     }
 
     /// Waits until everything is done that was submitted.
@@ -243,6 +258,6 @@ impl Stream {
     ///
     /// As for [`pinmap::accelerator::Stream::synchronize`].
     pub fn finish(&self) -> Result<()> {
-        Ok(self.0.synchronize()?)
+        Ok(self.stream.synchronize()?)
     }
 }
