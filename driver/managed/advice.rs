@@ -99,13 +99,12 @@ impl AdviceBook {
         };
         let (advice, around) = list.at(linear);
         drop(lists);
-        let here = |other: u64| other.wrapping_sub(linear).wrapping_add(addr);
         let before = linear.saturating_sub(around.start());
         let start = addr.saturating_sub(before);
         let last = if around.last() == u64::MAX {
             u64::MAX
         } else {
-            here(around.last()).max(addr)
+            addr.saturating_add(around.last().saturating_sub(linear))
         };
         let around = Span::from_bounds(start, last).and_then(|around| around.intersection(all));
         (advice, around.unwrap_or(all))

@@ -114,12 +114,12 @@ bool pinmap_next_area(struct mm_struct *mm, unsigned long from, struct pinmap_ar
 }
 
 /*
- * The linear address of @addr in @vma, which has anonymous memory: where it was when it was first
- * touched. mremap() does not change it.
+ * The linear address of @addr in @vma: where its anonymous memory was when it was first touched.
+ * mremap() does not change it. For private mappings of /dev/zero, too, it is no offset in the file.
  */
 unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long addr)
 {
-	return linear_page_index(vma, addr) << PAGE_SHIFT;
+	return __linear_anon_page_index(vma, addr) << PAGE_SHIFT;
 }
 
 /*
@@ -343,7 +343,8 @@ static bool pinmap_may_map(const struct vm_area_struct *vma, const struct pinmap
 {
 	const struct anon_vma *anon = READ_ONCE(vma->anon_vma);
 
-	return anon && anon->root == rmap->root && rmap->index - vma->vm_pgoff < vma_pages(vma);
+	return anon && anon->root == rmap->root &&
+	       rmap->index - vma_start_anon_pgoff(vma) < vma_pages(vma);
 }
 
 /*
@@ -362,7 +363,7 @@ struct vm_area_struct *pinmap_find_rmap(struct mm_struct *mm, const struct pinma
 			continue;
 		area->start = vma->vm_start;
 		area->end = vma->vm_end;
-		*addr = vma->vm_start + ((rmap->index - vma->vm_pgoff) << PAGE_SHIFT);
+		*addr = vma->vm_start + ((rmap->index - vma_start_anon_pgoff(vma)) << PAGE_SHIFT);
 		return vma;
 	}
 	return NULL;

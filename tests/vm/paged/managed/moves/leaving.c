@@ -17,6 +17,7 @@
 #include "memory.h"
 #include "process.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -329,20 +330,36 @@ TEST(touched_while_leaving, .seconds = 120)
 
 static const struct {
 	const char *name;
-	bool huge, forked, moved;
+	bool huge, forked, moved, dev_zero;
 } whose[] = {
 	{ "moved", true, false, true },
 	{ "moved_small", false, false, true },
 	{ "of_a_child", true, true, false },
 	{ "of_a_child_small", false, true, false },
 	{ "of_a_child_moved", false, true, true },
+	/* The kernel knows such memory by an offset that is not that of the file. */
+	{ "of_dev_zero", false, false, false, true },
+	{ "of_dev_zero_moved", false, false, true, true },
+	{ "of_a_child_dev_zero", false, true, false, true },
 };
+
+/* A block of a private mapping of /dev/zero, which is anonymous memory. */
+static char *block_of_dev_zero(void)
+{
+	int file = SYS(open("/dev/zero", O_RDWR | O_CLOEXEC));
+	char *memory = SYS(mmap(address_space(HUGE, HUGE), HUGE, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_FIXED, file, 5 * PAGE));
+
+	SYS(close(file));
+	return memory;
+}
 
 /* Eviction finds memory wherever it is, also if only a child has it any more. */
 TEST_EACH(evicted, whose, .seconds = 60)
 {
 	struct gate ready = gate_new(), compare = gate_new();
-	char *memory = block_of(row->huge), *there = address_space(2 * HUGE, HUGE) + 3 * PAGE;
+	char *memory = row->dev_zero ? block_of_dev_zero() : block_of(row->huge);
+	char *there = address_space(2 * HUGE, HUGE) + 3 * PAGE;
 	int fd = open_gpu(), other = open_gpu();
 	struct pinmap_alloc args;
 	pid_t pid = 0;
