@@ -381,6 +381,7 @@ impl Device {
     /// Never called with the mmap lock held.
     pub(crate) fn renew_domain(&self) -> Result {
         task::assert_mmap_unlocked();
+        self.backend.rest();
         let attachment = self.attachment.lock();
         attachment.as_ref().map_or(Ok(()), Attachment::renew)
     }

@@ -228,6 +228,17 @@ impl Backend {
         }
     }
 
+    /// Lets go of what the driver itself maps for the device, if nobody needs it at this moment.
+    pub(crate) fn rest(&self) {
+        match self {
+            Self::Flat(_) => {}
+            #[cfg(pinmap_mirror)]
+            Self::Paged(gpu) => gpu.rest_mover(),
+            #[cfg(not(any(pinmap_flat, pinmap_mirror)))]
+            Self::Paged(_) => {}
+        }
+    }
+
     /// Takes interrupts and everything else from `context`, whose mappings are gone. If the device
     /// can be reset, nothing that it does for the next owner was begun by this one.
     pub(crate) fn disown(&self, context: u64) {

@@ -352,7 +352,7 @@ impl Gpu {
         this.await_reset()?;
         let space = AddressSpace::new(domain.clone(), dma_control.clone(), None)?;
         #[cfg(pinmap_mirror)]
-        Self::begin_private(this);
+        Self::begin_private(this, &space)?;
         *this.bus.lock() = Some(Bus { dma_control, space });
         this.function.set_master(true);
         this.schedule.lock().set_epoch(this.hardware.time());

@@ -283,6 +283,9 @@ impl Block {
             return Ok(());
         };
         let forgotten = managed.vm.forget(cleared);
+        if forgotten.is_err() {
+            managed.vm.gpu().note_hasty();
+        }
         let unmapped = self.unmap(pages);
         let result = forgotten.and(unmapped);
         if result.is_err() {

@@ -27,7 +27,6 @@ const MAPPED: u64 = 8;
 /// Parts that all windows have in common.
 pub(super) struct Bus {
     range: IovaRange,
-    lender: Lender,
     dma_control: Arc<dyn DmaControl>,
     /// Copies up to this number may have failed, if they were not looked at before.
     pub(super) failed: Atomic<u64>,
@@ -38,8 +37,8 @@ pub(super) struct Bus {
 impl Bus {
     /// Unmaps what was mapped at `spans`. If that fails, all DMA is blocked: whoever has the pages
     /// may let go of them.
-    fn unmap(&self, spans: impl Iterator<Item = Span>) -> Result {
-        let result = self.lender.unmap(spans);
+    fn unmap(&self, lender: &Lender, spans: impl Iterator<Item = Span>) -> Result {
+        let result = lender.unmap(spans);
         if result.is_err() {
             self.dma_control.clone().block_dma();
         }
@@ -50,13 +49,14 @@ impl Bus {
 /// A bounce buffer, mapped at its addresses.
 struct Mapped {
     bus: Arc<Bus>,
+    lender: Lender,
     span: Span,
     buffer: Bounce,
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        let _ = self.bus.unmap(iter::once(self.span));
+        let _ = self.bus.unmap(&self.lender, iter::once(self.span));
     }
 }
 
@@ -73,6 +73,8 @@ pub(super) struct CopyWindow {
     pub(super) bus: Arc<Bus>,
     /// The first page of it, counted in all windows.
     first: u64,
+    /// Keeps the IOMMU's page table, from the first copy on until the window [rests](Self::rest).
+    lender: Option<Lender>,
     /// Made when it is needed first.
     bounce: Option<Mapped>,
     reach: Reach,
@@ -90,7 +92,6 @@ impl CopyWindow {
         let range = IovaRange::take(space, bytes, packed).map_err(|failure| failure.errno)?;
         let bus = Arc::new(
             Bus {
-                lender: Lender::new(space.domain(), range.span())?,
                 dma_control: space.dma_control().clone(),
                 range,
                 failed: Atomic::new(0),
@@ -103,12 +104,29 @@ impl CopyWindow {
             let window = Self {
                 bus: bus.clone(),
                 first,
+                lender: None,
                 bounce: None,
                 reach: Reach::Runs(0),
             };
             windows.push_within_capacity(window).map_err(|_| ENOMEM)?;
         }
         Ok(windows)
+    }
+
+    /// Makes a lender for all windows. Sleeps.
+    pub(super) fn lender(space: &Arc<AddressSpace>, bus: &Bus) -> Result<Lender> {
+        Lender::new(space.domain(), bus.range.span())
+    }
+
+    /// Has the window use what `lender` uses, from its first copy on.
+    pub(super) fn use_lender(&mut self, lender: &Lender) {
+        self.lender.get_or_insert_with(|| lender.another());
+    }
+
+    /// Gives back what stays between copies. A copy needs a lender again.
+    pub(super) fn rest(&mut self) {
+        self.bounce = None;
+        self.lender = None;
     }
 
     /// Returns the address of page `page` of the copy that the window is open for.
@@ -149,15 +167,16 @@ impl CopyWindow {
                 Ok(())
             };
         }
+        let lender = self.lender.as_ref().ok_or(EIO)?;
         let mut mapped = 0_usize;
         for (first, run) in joined(moves, on_bus) {
             let span = self.part(first, run.pages).ok_or(EINVAL)?;
             if run.peer {
                 // SAFETY: By the invariants of `Move`; `close()` unmaps it before the copies end.
-                unsafe { self.bus.lender.map_peer(span, run.pfn)? };
+                unsafe { lender.map_peer(span, run.pfn)? };
             } else {
                 // SAFETY: As above.
-                unsafe { self.bus.lender.map(span, run.pfn, !to_vram)? };
+                unsafe { lender.map(span, run.pfn, !to_vram)? };
             }
             mapped = mapped.saturating_add(1);
             self.reach = Reach::Runs(mapped);
@@ -178,7 +197,8 @@ impl CopyWindow {
             Reach::Runs(mapped) => {
                 let runs = joined(moves, on_bus).take(mapped);
                 let runs = runs.filter_map(|(first, run)| self.part(first, run.pages));
-                self.bus.unmap(runs)
+                let lender = self.lender.as_ref().ok_or(EIO)?;
+                self.bus.unmap(lender, runs)
             }
         }
     }
@@ -196,10 +216,12 @@ impl CopyWindow {
         let page = PAGES as u64;
         let span = self.part(page, page).ok_or(EINVAL)?;
         let buffer = Bounce::new()?;
+        let lender = self.lender.as_ref().ok_or(EIO)?.another();
         // SAFETY: What owns the buffer unmaps it before it frees it.
-        unsafe { self.bus.lender.map(span, buffer.pfn(), true)? };
+        unsafe { lender.map(span, buffer.pfn(), true)? };
         Ok(Mapped {
             bus: self.bus.clone(),
+            lender,
             span,
             buffer,
         })

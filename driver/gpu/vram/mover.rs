@@ -6,8 +6,8 @@
 //! of a *window* (`copy_window.rs`). No context takes part, and so pages can be brought home after
 //! the context that moved them was closed.
 //!
-//! The windows are there while a context manages memory, and until the last page has come home:
-//! they keep the IOMMU's page table, which could not be replaced otherwise.
+//! Windows that can be used keep the IOMMU's page table, which could not be replaced otherwise. So
+//! they rest when a context ends, no other one manages memory, and no page is left in VRAM.
 //!
 //! There are several windows, so that the engine has the next copies while the CPU takes care of
 //! the last ones. A task that has a window does not wait for another one: it waits for its copies
@@ -32,7 +32,7 @@ use crate::{
         Gpu, PATIENCE,
     },
     logic::{block::PAGES, pte::LARGE, PAGE_SIZE},
-    sys::task::clock,
+    sys::{iommu::Lender, task::clock},
 };
 use core::mem;
 use kernel::{
@@ -62,9 +62,12 @@ pub(super) struct Move {
 }
 
 /// The engine, as long as the device is bound.
-#[derive(Default)]
 pub(in crate::gpu) struct Mover {
-    windows: Option<Windows>,
+    bus: Arc<Bus>,
+    /// The windows that are not in use.
+    windows: KVec<CopyWindow>,
+    /// The lender of the windows; none while they rest.
+    lender: Option<Lender>,
     /// Contexts that manage memory.
     users: usize,
     /// The number of the last copy.
@@ -75,59 +78,52 @@ pub(in crate::gpu) struct Mover {
     broken: bool,
 }
 
-struct Windows {
-    bus: Arc<Bus>,
-    /// The windows that are not in use.
-    free: KVec<CopyWindow>,
-}
-
-impl Windows {
-    /// Makes the windows. Sleeps.
-    fn new(space: &Arc<AddressSpace>) -> Result<Self> {
-        let free = CopyWindow::all(space)?;
-        let bus = free.first().ok_or(EINVAL)?.bus.clone();
-        Ok(Self { bus, free })
-    }
-}
-
-/// Keeps the windows of a device for a context that manages memory.
+/// A context that manages memory. While it exists the windows do not rest.
 pub(crate) struct MoverUse(Arc<Gpu>);
 
 impl MoverUse {
-    /// Makes the windows, if need be, with addresses of `space`. Sleeps; not called with the mmap
-    /// lock held.
+    /// Wakes the windows of a device whose addresses on the bus are in `space`. Sleeps; not called
+    /// with the mmap lock held.
     pub(crate) fn begin(gpu: &Arc<Gpu>, space: &Arc<AddressSpace>) -> Result<Self> {
-        let mut spare = Some(Windows::new(space)?);
+        let bus = gpu.mover.lock().as_ref().map(|mover| mover.bus.clone());
+        let lender = bus.map(|bus| CopyWindow::lender(space, &bus)).transpose()?;
         let mut guard = gpu.mover.lock();
         // Without an engine nothing moves.
         if let Some(mover) = &mut *guard {
             mover.users = mover.users.saturating_add(1);
-            if mover.windows.is_none() {
-                mover.windows = spare.take();
+            if mover.lender.is_none() {
+                mover.lender = lender;
             }
         }
         drop(guard);
-        drop(spare);
         Ok(Self(gpu.clone()))
     }
 }
 
 impl Drop for MoverUse {
     fn drop(&mut self) {
-        let mut guard = self.0.mover.lock();
-        let mut ended = None;
-        if let Some(mover) = &mut *guard {
+        if let Some(mover) = &mut *self.0.mover.lock() {
             mover.users = mover.users.saturating_sub(1);
-            if mover.users == 0 && mover.is_idle() && !self.0.has_private() {
-                ended = mover.windows.take();
-            }
         }
-        drop(guard);
-        drop(ended);
     }
 }
 
 impl Mover {
+    /// Makes the windows, which rest. Sleeps.
+    pub(super) fn new(space: &Arc<AddressSpace>) -> Result<Self> {
+        let windows = CopyWindow::all(space)?;
+        let first = windows.first().ok_or(EINVAL)?;
+        Ok(Self {
+            bus: first.bus.clone(),
+            windows,
+            lender: None,
+            users: 0,
+            sequence: 0,
+            room: 0,
+            broken: false,
+        })
+    }
+
     /// Fails with `EIO` if there is no engine that does what it is told.
     fn that_works(mover: &mut Option<Self>) -> Result<&mut Self> {
         mover.as_mut().filter(|mover| !mover.broken).ok_or(EIO)
@@ -135,17 +131,14 @@ impl Mover {
 
     /// Gives up what the engine was told: it is not at it any more.
     pub(in crate::gpu) fn forget(&mut self) {
-        if let Some(windows) = &self.windows {
-            windows.bus.failed.store(self.sequence, Relaxed);
-            windows.bus.given_up.store(self.sequence, Relaxed);
-        }
+        self.bus.failed.store(self.sequence, Relaxed);
+        self.bus.given_up.store(self.sequence, Relaxed);
         self.room = 0;
     }
 
     /// Whether no window is in use.
     fn is_idle(&self) -> bool {
-        let windows = self.windows.as_ref();
-        windows.is_none_or(|windows| windows.free.len() == WINDOWS)
+        self.windows.len() == WINDOWS
     }
 }
 
@@ -236,6 +229,17 @@ impl Gpu {
         self.window_free.notify_all();
     }
 
+    /// Has the windows rest if nobody needs them: the IOMMU's page table can be replaced then.
+    /// Those of an engine that does not answer stay as they are.
+    pub(crate) fn rest_mover(&self) {
+        if let Some(mover) = &mut *self.mover.lock() {
+            if mover.users == 0 && mover.is_idle() && !mover.broken && !self.has_private() {
+                mover.windows.iter_mut().for_each(CopyWindow::rest);
+                mover.lender = None;
+            }
+        }
+    }
+
     fn submit(&self, mover: &mut Mover, way: Way, copy: Move) -> Result {
         if mover.room == 0 {
             let has_room = || {
@@ -292,6 +296,8 @@ impl Gpu {
         };
         if !mover.broken && !clock::poll(PATIENCE, has_ended) {
             mover.broken = true;
+            // It may still write to VRAM that comes free.
+            self.note_hasty();
             self.give_up();
         }
         let _ = self.hardware.take_copy_error();
@@ -398,8 +404,12 @@ impl Copies<'_> {
         let take = || {
             let mut guard = self.gpu.mover.lock();
             let mover = Mover::that_works(&mut guard)?;
-            let taken = mover.windows.as_mut().ok_or(EIO)?.free.pop();
-            Ok(taken)
+            let lender = mover.lender.as_ref().ok_or(EIO)?;
+            let mut window = mover.windows.pop();
+            if let Some(window) = &mut window {
+                window.use_lender(lender);
+            }
+            Ok(window)
         };
         let mut taken = take();
         if may_wait && matches!(taken, Ok(None)) {
@@ -485,13 +495,9 @@ impl Copies<'_> {
         let closed = window.close(&self.jobs.moves, self.to_vram, copied);
         self.reading = None;
         let mut guard = self.gpu.mover.lock();
-        // The others are there as long as a window is in use.
-        if let Some(Mover {
-            windows: Some(windows),
-            ..
-        }) = &mut *guard
-        {
-            let _ = windows.free.push_within_capacity(window);
+        // There is a mover as long as a window is in use.
+        if let Some(mover) = &mut *guard {
+            let _ = mover.windows.push_within_capacity(window);
         }
         drop(guard);
         self.gpu.window_free.notify_all();

@@ -25,6 +25,7 @@ use super::{
     set_bits, zeros, BITS,
 };
 use crate::{
+    address_space::AddressSpace,
     gpu::{mmu::pager::Taker, Gpu},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
@@ -183,9 +184,10 @@ impl Owner for Gpu {
 }
 
 impl Gpu {
-    /// Makes descriptions of the pages of VRAM. Undone by [`end_private`](Self::end_private).
-    pub(in crate::gpu) fn begin_private(this: &Arc<Self>) {
-        *this.mover.lock() = Some(Mover::default());
+    /// Makes descriptions of the pages of VRAM, for a device whose addresses on the bus are in
+    /// `space`. Undone by [`end_private`](Self::end_private).
+    pub(in crate::gpu) fn begin_private(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
+        *this.mover.lock() = Some(Mover::new(space)?);
         this.mark_vram();
         match DevicePages::new(this.limits.vram, this.clone()) {
             Ok(pages) => {
@@ -198,6 +200,7 @@ impl Gpu {
                 dev_warn!(dev, "no memory can move to it ({})\n", error.to_errno());
             }
         }
+        Ok(())
     }
 
     /// Has all pages go home, for good. Waits until they are there. If the device does not answer,

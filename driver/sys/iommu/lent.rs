@@ -75,6 +75,11 @@ impl Lender {
         }
     }
 
+    /// Makes another one.
+    pub(crate) fn another(&self) -> Self {
+        Self(self.0.another())
+    }
+
     /// Maps the pages from frame `pfn` on at `span`, where nothing is mapped. On failure nothing
     /// is. Sleeps.
     ///
