@@ -138,12 +138,16 @@ impl Context {
     /// Returns what manages the context's memory; made by the first call.
     fn managing(&self) -> Result<Arc<Managing>> {
         let member = self.member.as_ref().ok_or(EINVAL)?;
+        if let Some(managing) = self.managing_now() {
+            return Ok(managing);
+        }
+        // Without the lock: this waits for the mmap lock, which a program can keep others from.
+        let (made, mover) =
+            Managed::begin(member.vm(), &self.space, &self.account, self.events.stats())?;
         let mut managing = self.managing.lock();
         if let Some((managing, _)) = &*managing {
             return Ok(managing.clone());
         }
-        let (made, mover) =
-            Managed::begin(member.vm(), &self.space, &self.account, self.events.stats())?;
         member.vm().set_pager(made.clone())?;
         *managing = Some((made.clone(), mover));
         Ok(made)
