@@ -208,7 +208,11 @@ impl Mapping {
     /// the device is stopped soon. May be called in an MMU notifier. May be called while the
     /// device's MMU still has the mapping, if somebody else keeps the memory.
     pub(crate) fn unmap(&mut self) -> Result {
-        self.vram = None;
+        // The IOMMU is not in front of VRAM, which is kept until the device has forgotten it.
+        let entries = self.entries.as_ref();
+        if entries.is_none_or(|entries| entries.are_forgotten()) {
+            self.vram = None;
+        }
         let result = self.mapped.as_mut().map_or(Ok(()), |mapped| mapped.unmap());
         if result.is_err() {
             self.lose();
@@ -248,6 +252,7 @@ impl Mapping {
             return;
         }
         self.entries = None;
+        self.vram = None;
         self.mapped = None;
         self.bus = None;
     }

@@ -160,6 +160,12 @@ impl Entries {
         }
     }
 
+    /// Whether the device has forgotten them, as far as can be told without waiting.
+    pub(crate) fn are_forgotten(&self) -> bool {
+        let state = self.state.try_lock();
+        state.is_some_and(|state| matches!(*state, State::Forgotten))
+    }
+
     /// Blocks the DMA of a device that does not answer: no memory may be let go of before.
     fn lose(&self) -> State {
         self.dma_control.clone().block_dma();

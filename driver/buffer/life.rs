@@ -435,6 +435,8 @@ impl Importer for Buffer {
         // but later. If that fails, it fails for the worker, too.
         let _ = self.forget_all();
         Self::revoke(&self, self.lock());
+        // A mapping that was added or removed meanwhile may have been missed; now none is.
+        let _ = self.forget_all();
         // The worker would do that, too, but the exporter must not wait for it. An import is mapped
         // on one device only.
         let lost = self.inner.lock().lost.clone();
