@@ -226,7 +226,7 @@
 #define PINMAP_XDMA_CHANNELS 8
 
 /**
- * What an argument of a kernel is.
+ * The kind of an argument of a kernel.
  */
 enum pinmap_argument_kind {
   /**
@@ -968,7 +968,7 @@ int pinmap_reset(const struct pinmap_device *device);
  * may sleep. On a flat device this counts for its owner only. An accelerator goes on after a
  * sleep; the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
  *
- * Errors: ENODEV, the device is gone.
+ * Errors: EPERM, the program lacks CAP_BLOCK_SUSPEND; ENODEV, the device is gone.
  */
 int pinmap_stay_awake(const struct pinmap_device *device,
                       int on);

@@ -302,7 +302,7 @@ pub unsafe extern "C" fn pinmap_reset(device: *const Device) -> c_int {
 /// may sleep. On a flat device this counts for its owner only. An accelerator goes on after a
 /// sleep; the owner of a flat device gets PINMAP_EVENT_TYPE_RESUMED.
 ///
-/// Errors: ENODEV, the device is gone.
+/// Errors: EPERM, the program lacks CAP_BLOCK_SUSPEND; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stay_awake(device: *const Device, on: c_int) -> c_int {
     status(|| {

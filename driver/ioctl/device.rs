@@ -10,7 +10,10 @@ use crate::{
     context::Context,
     failure::Failure,
     module_parameters,
-    sys::{fs::eventfd::EventFd, task::account::Account},
+    sys::{
+        fs::eventfd::EventFd,
+        task::{self, account::Account},
+    },
     uapi::{
         self, pinmap_get_totals, pinmap_info, pinmap_reserved, pinmap_reset, pinmap_set_eventfd,
         pinmap_stay_awake,
@@ -123,6 +126,10 @@ impl Request for pinmap_stay_awake {
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags & !uapi::PINMAP_STAY_AWAKE_ON)?;
         context.device().check_here()?;
+        // As the kernel asks of wakeup sources.
+        if self.flags != 0 && !task::may_block_suspend() {
+            return Err(EPERM.into());
+        }
         context.set_stays_awake(self.flags != 0);
         Ok(Pending::Done)
     }

@@ -482,7 +482,7 @@ impl Device {
     /// sleep; an accelerator goes on afterwards, and the owner of a flat device gets the event
     /// "resumed". On a flat device this counts for its owner only.
     ///
-    /// Raises Error: ENODEV, the device is gone.
+    /// Raises Error: EPERM, the program lacks CAP_BLOCK_SUSPEND; ENODEV, the device is gone.
     #[pyo3(signature = (on = true))]
     fn stay_awake(&self, py: Python<'_>, on: bool) -> PyResult<()> {
         let shared = self.shared()?;

@@ -24,6 +24,7 @@ pub(crate) mod wait;
 pub(crate) mod work;
 
 use super::helpers;
+use kernel::{bindings, ffi};
 
 /// The last address that user space can have.
 pub(crate) fn user_last() -> u64 {
@@ -42,6 +43,12 @@ pub(crate) fn default_user_last() -> u64 {
 pub(crate) fn cond_resched() {
     // SAFETY: Callers may sleep, as the documentation demands.
     unsafe { helpers::pinmap_cond_resched() };
+}
+
+/// Whether the current task may keep the system from sleeping.
+pub(crate) fn may_block_suspend() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::capable(bindings::CAP_BLOCK_SUSPEND as ffi::c_int) }
 }
 
 /// Has lockdep warn if the caller holds the mmap lock of its address space.

@@ -1662,7 +1662,7 @@ enum pinmap_stay_awake_flags {
  * opened the file. A paged device does not sleep by itself then either, as it
  * does where runtime power management is allowed and nobody uses it. It lasts
  * until it is taken back or the file is closed. On a flat device it counts for
- * the owner only.
+ * the owner only. ``EPERM``: the caller lacks CAP_BLOCK_SUSPEND.
  *
  * When the system sleeps, registrations, mappings and IOMMU stay. A paged device
  * keeps what it has: queues stop after the packet that runs, and go on later;

@@ -377,7 +377,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENODEV`: the device is gone.
+    /// `EPERM`: the program lacks the capability `CAP_BLOCK_SUSPEND`; `ENODEV`: the device is gone.
     pub fn stay_awake(&self, on: bool) -> Result<()> {
         let mut args = abi::pinmap_stay_awake {
             flags: if on { abi::PINMAP_STAY_AWAKE_ON } else { 0 },

@@ -27,6 +27,9 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Allocate, Errno::EDQUOT) => {
             "the control group may not have so much of the device's memory"
         }
+        (Operation::StayAwake, Errno::EPERM) => {
+            "the program lacks the capability to keep the system awake"
+        }
         (Operation::Register, Errno::EPERM) => {
             "memory can be registered only by the process that opened the device"
         }
@@ -126,6 +129,10 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             "close some of them (`fuser -v /dev/pinmap*` shows which programs have them)"
         }
         (Operation::Open, Errno::EMFILE) => "raise the limit of open files (`ulimit -n`)",
+        (Operation::StayAwake, Errno::EPERM) => {
+            "give it CAP_BLOCK_SUSPEND: `setcap cap_block_suspend+ep PROGRAM`, or \
+             `AmbientCapabilities=CAP_BLOCK_SUSPEND` in a systemd unit"
+        }
         (Operation::Allocate, Errno::EDQUOT) => {
             "raise `dmem.max` of the control group, or of one above it"
         }
@@ -336,7 +343,8 @@ mod tests {
             [O::Residency, O::Statistics, O::Budget, O::Release, O::Map],
             [O::Unmap, O::Access, O::Bar, O::Eventfd, O::Wait],
             [O::Event, O::Reset, O::Accelerator, O::Queue, O::Submit],
-            [O::Destroy, O::Export, O::Import, O::Sync, O::Stream],
+            [O::Destroy, O::Export, O::Import, O::Sync, O::StayAwake],
+            [O::Stream; 5],
         ];
         let errnos = [
             [E::ENOENT, E::EACCES, E::EPERM, E::EBUSY, E::ENODEV],

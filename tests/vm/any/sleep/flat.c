@@ -8,6 +8,8 @@
 #include "memory.h"
 #include "pci.h"
 
+#include <linux/capability.h>
+#include <sys/syscall.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -86,6 +88,21 @@ TEST(cut_off_for_nothing, .seconds = 60)
 	CHECK_NO_EVENT(fd);
 	CHECK_NO_EVENT(other);
 	CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
+}
+
+/* Keeping the system awake takes the same as it does elsewhere in the kernel. */
+TEST(stay_awake_needs_a_capability)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2];
+	int fd = open_device(0);
+
+	CHECK_OK(try_stay_awake(fd, PINMAP_STAY_AWAKE_ON));
+	SYS(syscall(SYS_capget, &header, data));
+	data[1].effective &= ~CAP_TO_MASK(CAP_BLOCK_SUSPEND);
+	SYS(syscall(SYS_capset, &header, data));
+	CHECK_ERR(EPERM, try_stay_awake(fd, PINMAP_STAY_AWAKE_ON));
+	CHECK_OK(try_stay_awake(fd, 0));
 }
 
 /* On a flat device, only the owner's word counts. */
