@@ -22,7 +22,7 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::{Acquire, Release},
+        atomic::{Acquire, Full},
         Arc,
     },
     workqueue::system_freezable,
@@ -112,6 +112,7 @@ impl pci::Driver for Bound {
     }
 
     fn unbind(&self, locked: &pci::Locked<'_>) {
+        self.device.sleep_no_more();
         self.device.leave();
         // What the device's owner has released is still being taken from others.
         self.device.endings.synchronize();
@@ -163,12 +164,15 @@ impl pci::Driver for Bound {
     }
 
     fn sleep_on(&self) {
-        self.device.sleeps_on.store(true, Release);
+        self.device.sleep_on();
     }
 
     fn resume(&self) {
-        self.device.sleeps_on.store(false, Release);
+        let slept_on = self.device.sleeps_on.xchg(false, Full);
         self.device.backend.resume();
+        if slept_on {
+            self.device.runtime.open();
+        }
     }
 
     fn go_on(&self) {

@@ -100,6 +100,27 @@ impl Device {
         self.runtime.open();
     }
 
+    /// Has the device sleep on when the system does not, after a snapshot of it was made. Programs
+    /// may go on before the device does, if the snapshot cannot be written: their calls then wait,
+    /// and what shows them its memory and its doorbells is taken from them.
+    pub(super) fn sleep_on(&self) {
+        if !self.sleeps_on.xchg(true, Full) {
+            self.runtime.shut();
+            if self.flat().is_err() {
+                self.zap_views();
+            }
+        }
+    }
+
+    /// Wakes the device if it sleeps on.
+    pub(super) fn sleep_no_more(&self) {
+        if self.sleeps_on.xchg(false, Full) {
+            self.backend.resume();
+            self.runtime.open();
+            self.go_on();
+        }
+    }
+
     /// Goes on after a sleep of the system. The owner of a flat device is told.
     pub(super) fn go_on(&self) {
         self.backend.go_on();
@@ -120,11 +141,6 @@ impl WorkItem<1> for Device {
     /// Wakes the device, unless that was done, or it is not bound any more.
     fn run(this: Arc<Self>) {
         let _covered = Covered::begin();
-        this.bound.while_open(|| {
-            if this.sleeps_on.xchg(false, Full) {
-                this.backend.resume();
-                this.go_on();
-            }
-        });
+        this.bound.while_open(|| this.sleep_no_more());
     }
 }

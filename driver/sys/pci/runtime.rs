@@ -145,6 +145,12 @@ impl Runtime {
         closed
     }
 
+    /// Has users wait from now on, whether there are some or not.
+    pub(crate) fn shut(&self) {
+        self.usage.fetch_add(ASLEEP, Full);
+        self.awake.close();
+    }
+
     /// Whether somebody waits for the function to wake.
     pub(crate) fn is_wanted(&self) -> bool {
         users(self.usage.load(Acquire)) != 0

@@ -614,6 +614,55 @@ TEST(idle_flat, .seconds = 60)
 	keep_awake(device.bdf);
 }
 
+/* Allocates and frees VRAM until it is told to end, stores there, and has it copied. */
+static void use_vram(volatile int *end)
+{
+	struct use use = use_gpu(MIB);
+
+	for (uint8_t round = 1; !*end; round = round % 200 + 1) {
+		struct gpu_memory fresh = gpu_alloc(use.fd, PINMAP_ALLOC_VRAM, 16 * PAGE);
+
+		CHECK(bytes_are(fresh.addr, 16 * PAGE, 0));
+		pattern_fill(fresh.addr, 16 * PAGE, round);
+		gpu_copy(&use.queue, (uintptr_t)use.host.addr, (uintptr_t)fresh.addr, 16 * PAGE);
+		CHECK(pattern_is(use.host.addr, 16 * PAGE, round));
+		CHECK(pattern_is(fresh.addr, 16 * PAGE, round));
+		munmap(fresh.addr, 16 * PAGE);
+		release(use.fd, fresh.args.out_handle);
+	}
+	_exit(0);
+}
+
+/*
+ * If a hibernation cannot be written, programs go on before the device does. Their VRAM is zeroed
+ * and written, and their work done, as at any other time.
+ */
+TEST(used_beside_a_hibernation_that_fails, .seconds = 120)
+{
+	volatile int *end = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+				     -1, 0));
+	/* The more there is to be restored, the longer it takes. */
+	struct use use = use_gpu(32 * MIB);
+	pid_t pids[3];
+
+	need_sleep(quick_way);
+	if (try_file_write("/sys/power/disk", "reboot"))
+		SKIP("the kernel cannot hibernate");
+	pattern_fill(use.vram.addr, 32 * MIB, 0x71);
+	no_swap_on_disk();
+	for (size_t i = 0; i < ARRAY_SIZE(pids); i++) {
+		pids[i] = SYS(fork());
+		if (pids[i] == 0)
+			use_vram(end);
+	}
+	for (unsigned int round = 0; round < 3; round++)
+		CHECK(try_file_write("/sys/power/state", "disk") < 0);
+	*end = 1;
+	for (size_t i = 0; i < ARRAY_SIZE(pids); i++)
+		join(pids[i]);
+	CHECK(pattern_is(use.vram.addr, 32 * MIB, 0x71));
+}
+
 /*
  * A hibernation that cannot be written: the device sleeps on after the snapshot, and its own sleep
  * does not come between.
