@@ -55,8 +55,14 @@ impl LoanOffsets {
     /// Returns a new offset, aligned for huge pages.
     pub(crate) fn take(&self, length: u64) -> Result<u64> {
         let step = next_offset(0, length, LAST)?;
-        let offset = self.0.fetch_add(step, Relaxed);
-        next_offset(offset, length, LAST).map(|_| offset)
+        let mut offset = self.0.load(Relaxed);
+        loop {
+            next_offset(offset, length, LAST)?;
+            match self.0.cmpxchg(offset, offset.saturating_add(step), Relaxed) {
+                Ok(_) => return Ok(offset),
+                Err(other) => offset = other,
+            }
+        }
     }
 }
 

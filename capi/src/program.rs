@@ -20,7 +20,7 @@ use crate::stream::{placed, Stream};
 #[derive(Debug)]
 pub struct Program(program::Program);
 
-/// What an argument of a kernel is.
+/// The kind of an argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum ArgumentKind {

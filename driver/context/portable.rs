@@ -49,7 +49,7 @@ pub(crate) struct SharedBuffers {
 
 struct Members {
     contexts: KVec<Arc<Context>>,
-    shared: KVec<SharedBuffer>,
+    shared: KVVec<SharedBuffer>,
 }
 
 /// A portable buffer, and how it is mapped.
@@ -252,7 +252,7 @@ impl SharedBuffers {
         let key = Self::key_of(context);
         let members = Members {
             contexts: KVec::new(),
-            shared: KVec::new(),
+            shared: KVVec::new(),
         };
         let fresh = Arc::pin_init(
             pin_init!(Self {
@@ -314,10 +314,11 @@ impl SharedBuffers {
         if !members.dismiss(context) {
             return;
         }
+        // From the end: those behind the one that is removed are moved.
         while let Some(index) = members
             .shared
             .iter()
-            .position(|shared| shared.home == key(context))
+            .rposition(|shared| shared.home == key(context))
         {
             if let Ok(shared) = members.shared.remove(index) {
                 // The mapping has reported failures.

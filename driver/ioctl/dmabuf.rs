@@ -196,20 +196,22 @@ impl Request for pinmap_sync {
         if plan.part.last() >= buffer.span().length() {
             return Err(EINVAL.into());
         }
-        let looked = buffer.with_backing(|backing| (backing.memory(), backing.is_foreign()));
-        let (memory, is_foreign) = looked.map_err(|failure| failure.errno)?;
+        // No reference to memory of another driver: it may be let go of only while the function is
+        // bound.
+        let own = |backing: &Backing| (!backing.is_foreign()).then(|| backing.memory());
+        let memory = buffer.with_backing(own).map_err(|failure| failure.errno)?;
         if context.device().domain().is_coherent() && !plan.always {
             return Ok(Pending::Done);
         }
         match memory {
             // Its exporter does that for who has it attached.
-            Memory::Host(_) if is_foreign => Err(EOPNOTSUPP.into()),
+            None => Err(EOPNOTSUPP.into()),
             // `pages` keeps them pinned, even if the buffer ends.
-            Memory::Host(pages) if matches!(pages.origin(), Origin::Host) => {
+            Some(Memory::Host(pages)) if matches!(pages.origin(), Origin::Host) => {
                 done(cache::flush(&*pages, plan.part))
             }
             // The CPU does not cache memory of devices.
-            Memory::Host(_) | Memory::Vram(_) => Ok(Pending::Done),
+            Some(Memory::Host(_) | Memory::Vram(_)) => Ok(Pending::Done),
         }
     }
 }

@@ -89,7 +89,7 @@ impl Regions for Tree {
 pub(super) struct Footprint {
     tables: Tables<Tree>,
     paid: u64,
-    charges: KVec<Charge>,
+    charges: KVVec<Charge>,
 }
 
 impl Footprint {
@@ -98,7 +98,7 @@ impl Footprint {
         Self {
             tables: Tables::new(Tree(RBTree::new())),
             paid: 0,
-            charges: KVec::new(),
+            charges: KVVec::new(),
         }
     }
 

@@ -19,8 +19,9 @@ extern const char kernels[], kernels_end[];
 
 enum { COUNT = 3000 };
 
-#define OPTIONS(...) (&(struct pinmap_launch_options){ .size = sizeof(struct pinmap_launch_options), \
-						       __VA_ARGS__ })
+#define OPTIONS(...)										\
+	(&(struct pinmap_launch_options){							\
+		.size = sizeof(struct pinmap_launch_options), __VA_ARGS__ })
 #define INTEGER(value) { .kind = PINMAP_ARGUMENT_KIND_INTEGER, .integer = (uint64_t)(value) }
 #define U32(value) { .kind = PINMAP_ARGUMENT_KIND_U32, .integer = (value) }
 #define F32(value) { .kind = PINMAP_ARGUMENT_KIND_F32, .real = (value) }
@@ -113,7 +114,7 @@ TEST(kernel_takes_all_types)
 	strike(&here);
 }
 
-/* What a kernel prints comes between what the program prints before and after. */
+/* A kernel's words come between those that the program prints before and after. */
 TEST(kernel_prints)
 {
 	struct setting here = set();
@@ -155,11 +156,23 @@ TEST(kernel_that_stops_says_where, .faults = true)
 	DONE(pinmap_stream_reset(here.stream));
 	DONE(LAUNCH(&here, "refuse", options, U32(100)));
 	DONE(pinmap_stream_synchronize(here.stream, -1));
+	DONE(LAUNCH(&here, "wild", options, WRITE_TO(to, 0, 4), U32(1), U32(0)));
+	DONE(pinmap_stream_synchronize(here.stream, -1));
+	CHECK_EQ(*(int *)pinmap_address(to), 1);
+	DONE(pinmap_release(to));
+	strike(&here);
+}
+
+/* A launch waits for the kernel if that is wanted. */
+TEST(blocking_launch_says_where, .faults = true)
+{
+	struct setting here;
 
 	SYS(setenv("PINMAP_LAUNCH_BLOCKING", "1", 1));
-	REFUSED(LAUNCH(&here, "wild", options, INTEGER(16), U32(1), U32(0)), EIO, FAULT,
-		"kernel wild, block 1, thread 0, at ");
-	DONE(pinmap_release(to));
+	here = set();
+	REFUSED(LAUNCH(&here, "wild", OPTIONS(.blocks = { 3 }, .threads = { 4 }), INTEGER(16),
+		       U32(1), U32(0)),
+		EIO, FAULT, "kernel wild, block 1, thread 0, at ");
 	strike(&here);
 }
 
