@@ -414,6 +414,7 @@ const TESTS: &[Test] = tests! {
         compiled_kernel_prints_in_order
         compiled_kernel_takes_all_arguments
         compiled_kernel_that_stops_says_where
+        compiled_kernel_that_stops_is_named_beside_others
         compiled_kernel_that_cannot_be
         compiled_kernel_wants_a_device_that_executes;
     rust_program:

@@ -232,6 +232,61 @@ pub(crate) fn compiled_kernel_that_stops_says_where() -> Outcome {
     Ok(())
 }
 
+/// Of several launches in a scope the one that stopped says so, whatever result it is given.
+pub(crate) fn compiled_kernel_that_stops_is_named_beside_others() -> Outcome {
+    let (gpu, stream, program) = load()?;
+    let grid = Grid::new(4, 8);
+    let mut well = program.kernel("refuse", grid)?;
+    let mut wild = program.kernel("wild", grid)?;
+    let mut behind = program.kernel("refuse", grid)?;
+    let result = stream.scope(|work| {
+        let nobody = || Arguments::new().value(1000u32);
+        let place = Arguments::new().value(0x10u64).value(2u32).value(3u32);
+        // SAFETY: The kernels have these parameters, and nothing is at that address.
+        unsafe {
+            well.launch(work, nobody())?;
+            wild.launch(work, place)?;
+            behind.launch(work, nobody())
+        }
+    });
+    let error = result.expect_err("it stops");
+    for other in [&mut well, &mut behind] {
+        let same = other.finish::<()>(Err(error.clone())).expect_err("given");
+        assert_eq!(same, ProgramError::Pinmap(error.clone()));
+        other.finish(Ok(()))?;
+    }
+    let stop = wild.finish(Ok(())).expect_err("it stopped");
+    let ProgramError::Stopped(None, trap) = &stop else {
+        panic!("{stop}");
+    };
+    assert_eq!(
+        (trap.code, trap.block, trap.thread),
+        (FaultCode::NotPresent, 2, 3)
+    );
+    let text = stop.to_string();
+    assert!(
+        text.contains("could not access 0x10, nothing is mapped there"),
+        "{text}"
+    );
+    assert!(
+        text.contains("kernel wild, block 2, thread 3, at wild+0x"),
+        "{text}"
+    );
+    // It is told once; the next launch says what becomes of that.
+    wild.finish(Ok(()))?;
+    stream.reset()?;
+    let mut to = gpu.alloc::<i32>(1)?;
+    let result = stream.scope(|work| {
+        let mut to = to.slice_mut();
+        let arguments = Arguments::new().write(&mut to).value(2u32).value(3u32);
+        // SAFETY: The kernel has these parameters, and there is a number.
+        unsafe { wild.launch(work, arguments) }
+    });
+    wild.finish(result)?;
+    assert_eq!(to[0], 1);
+    Ok(())
+}
+
 pub(crate) fn compiled_kernel_that_cannot_be() -> Outcome {
     let (gpu, stream, program) = load()?;
     let refused = |result: std::result::Result<Launcher, ProgramError>| match result {

@@ -260,7 +260,9 @@ pub(crate) fn rust_kernel_that_panics_names_the_line() -> Outcome {
     let mut read_beyond = kernels.read_beyond(Grid::new(3, 4))?;
     let result = stream.scope(|work| read_beyond.launch(work, &from, &mut to));
     let told = text(&read_beyond.messages());
-    let trap = stopped(read_beyond.finish(result));
+    let error = read_beyond.finish(result).expect_err("it panics");
+    let words = error.to_string();
+    let trap = stopped(Err(error));
     let lines = include_str!("rust_kernels.rs").lines();
     let line = lines
         .zip(1..)
@@ -274,6 +276,11 @@ pub(crate) fn rust_kernel_that_panics_names_the_line() -> Outcome {
              there is no element 10: the slice has 10\n"
         )
     );
+    let end = format!(
+        "a program aborted (ABORTED) (EIO); kernel read_beyond, block 2, thread 2 panicked at \
+         src/rust_kernels.rs:{line}:{column}: there is no element 10: the slice has 10"
+    );
+    assert!(words.ends_with(&end), "{words}");
     assert_eq!((trap.code, trap.value), (FaultCode::Aborted, line));
     assert_eq!(
         (trap.block, trap.thread, &*trap.kernel),

@@ -216,7 +216,6 @@ impl From<ProgramError> for Error {
     fn from(error: ProgramError) -> Self {
         match error {
             ProgramError::Pinmap(error) => error.into(),
-            ProgramError::Stopped(error, trap) => Self::from(error).with_trap(&trap),
             other => Self::invalid(other.to_string()),
         }
     }

@@ -194,7 +194,7 @@ impl Fault {
         Some(Self {
             queue: query.queue,
             packet: query.out_index,
-            code: FaultCode::from_abi(query.out_code),
+            code: FaultCode::from(query.out_code),
             access: refused.then(|| FaultAccess::from_abi(query.out_access)),
             device_addr: refused.then_some(query.out_addr),
             reason: FaultReason::from_abi(query.out_reason),
@@ -291,14 +291,17 @@ macro_rules! codes {
             Other(u32),
         }
 
-        impl FaultCode {
-            pub(crate) fn from_abi(code: u32) -> Self {
-                match code {
+        impl From<u32> for FaultCode {
+            /// The code with this number.
+            fn from(number: u32) -> Self {
+                match number {
                     $($number => Self::$variant,)*
                     other => Self::Other(other),
                 }
             }
+        }
 
+        impl FaultCode {
             /// The name of the code in the device's manual.
             pub fn name(self) -> &'static str {
                 match self {
@@ -452,7 +455,7 @@ mod tests {
             fault.to_string(),
             "packet 17 stopped the queue: it ran for too long (TIMEOUT)"
         );
-        let unknown = FaultCode::from_abi(99);
+        let unknown = FaultCode::from(99);
         assert_eq!(unknown, FaultCode::Other(99));
         assert!(unknown.to_string().contains("99"));
     }
@@ -462,7 +465,7 @@ mod tests {
         let manual = crate::testgpu::manual();
         let section = manual.split("## 7.").nth(1).expect("section 7");
         for &code in CODES {
-            let row = format!("| `{code}` | `{}` |", FaultCode::from_abi(code).name());
+            let row = format!("| `{code}` | `{}` |", FaultCode::from(code).name());
             assert!(section.contains(&row), "{row}");
         }
     }

@@ -12,8 +12,9 @@ use pinmap::accelerator::FaultCode;
 pub enum ProgramError {
     /// An error that is not of a program, such as of memory or of a stream.
     Pinmap(pinmap::Error),
-    /// A kernel stopped its stream.
-    Stopped(pinmap::Error, Trap),
+    /// A kernel stopped its stream. The error is that of the result that was given to
+    /// [`Launcher::finish`](super::Launcher::finish), if it was one.
+    Stopped(Option<pinmap::Error>, Trap),
     /// Something that is not possible, and why.
     Refused(String),
 }
@@ -38,6 +39,8 @@ pub struct Trap {
     pub block: u64,
     /// Number of the thread in its block.
     pub thread: u64,
+    /// What a panic of a kernel in Rust said: "panicked at", the place and the reason.
+    pub panic: Option<String>,
 }
 
 impl fmt::Display for Trap {
@@ -50,7 +53,11 @@ impl fmt::Display for Trap {
             thread,
             ..
         } = self;
-        write!(f, "kernel {kernel}, block {block}, thread {thread}, at ")?;
+        write!(f, "kernel {kernel}, block {block}, thread {thread}")?;
+        if let Some(panic) = &self.panic {
+            return write!(f, " {panic}");
+        }
+        f.write_str(", at ")?;
         match &self.function {
             Some(function) => write!(f, "{function} ({pc:#x})")?,
             None => write!(f, "{pc:#x}")?,
@@ -67,11 +74,38 @@ impl fmt::Display for Trap {
     }
 }
 
+/// Whether it is the code of an access, so that the value of a trap is the address.
+fn is_of_memory(code: FaultCode) -> bool {
+    use FaultCode::*;
+    matches!(
+        code,
+        NotPresent | Permission | ReservedBit | RootDisabled | AddressRange | Bus | VramRange
+    )
+}
+
 impl fmt::Display for ProgramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pinmap(error) => error.fmt(f),
-            Self::Stopped(error, trap) => write!(f, "{error}; {trap}"),
+            Self::Stopped(error, trap) => {
+                let code = trap.code;
+                let fault = error.as_ref().and_then(pinmap::Error::fault);
+                if let Some(error) = error {
+                    write!(f, "{error}; ")?;
+                }
+                match fault {
+                    Some(fault) if fault.code == code => return trap.fmt(f),
+                    // The error, if there is one, is not about this launch.
+                    _ => f.write_str("a kernel stopped its queue: ")?,
+                }
+                match code {
+                    _ if is_of_memory(code) => {
+                        let addr = trap.value;
+                        write!(f, "it could not access {addr:#x}, {code}; {trap}")
+                    }
+                    _ => write!(f, "{code}; {trap}"),
+                }
+            }
             Self::Refused(cause) => f.write_str(cause),
         }
     }
@@ -80,8 +114,8 @@ impl fmt::Display for ProgramError {
 impl Error for ProgramError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Pinmap(error) | Self::Stopped(error, _) => Some(error),
-            Self::Refused(_) => None,
+            Self::Pinmap(error) | Self::Stopped(Some(error), _) => Some(error),
+            Self::Stopped(None, _) | Self::Refused(_) => None,
         }
     }
 }
@@ -89,5 +123,40 @@ impl Error for ProgramError {
 impl From<pinmap::Error> for ProgramError {
     fn from(error: pinmap::Error) -> Self {
         Self::Pinmap(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_told_without_an_error_too() {
+        let trap = |code, panic: Option<&str>| Trap {
+            code,
+            kernel: "wild".into(),
+            pc: 0x7000,
+            function: Some("wild+0x4".into()),
+            value: 0x10,
+            block: 2,
+            thread: 3,
+            panic: panic.map(str::to_owned),
+        };
+        let text = |trap| ProgramError::Stopped(None, trap).to_string();
+        assert_eq!(
+            text(trap(FaultCode::NotPresent, None)),
+            "a kernel stopped its queue: it could not access 0x10, nothing is mapped there \
+             (NOT_PRESENT); kernel wild, block 2, thread 3, at wild+0x4 (0x7000)"
+        );
+        assert_eq!(
+            text(trap(FaultCode::Aborted, Some("panicked at a.rs:1:2: no"))),
+            "a kernel stopped its queue: a program aborted (ABORTED); kernel wild, block 2, \
+             thread 3 panicked at a.rs:1:2: no"
+        );
+        let other = pinmap::Device::open("/dev/null").expect_err("no device");
+        let both = ProgramError::Stopped(Some(other.clone()), trap(FaultCode::Aborted, None));
+        let text = both.to_string();
+        assert!(text.starts_with(&other.to_string()), "{text}");
+        assert!(text.contains("; a kernel stopped its queue: "), "{text}");
     }
 }

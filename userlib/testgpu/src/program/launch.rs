@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use pinmap::accelerator::{Kernel, Operands, Packet, Pinned, Work};
+use pinmap::accelerator::{FaultCode, Kernel, Operands, Packet, Pinned, Work};
 use pinmap::{Allocation, Result};
 
 use crate::packet::{self, Format};
@@ -167,6 +167,8 @@ pub struct Launcher {
     memory: Pinned<u8>,
     /// Length of the ring, with its head.
     ring: usize,
+    /// What a thread that panicked in the last launch said, once it was taken from the ring.
+    panic: Option<String>,
     /// The stacks, and what the threads of a block share. Only the device uses them.
     _local: Allocation<u8>,
 }
@@ -241,6 +243,7 @@ impl Launcher {
             kernel,
             memory,
             ring,
+            panic: None,
             _local: local,
         })
     }
@@ -272,8 +275,9 @@ impl Launcher {
         })
     }
 
-    /// Ends launches that are done, or failed with this result: prints what their threads printed,
-    /// and adds to the error where the kernel stopped, if it did.
+    /// Ends a launch that is done, or failed with this result: prints what its threads printed, and
+    /// says where the kernel stopped, if it did. With several launches in a scope each is ended;
+    /// the result is that of the scope for one of them, and `Ok` for the others.
     ///
     /// The messages go to the standard output, in the order in which they were printed, except
     /// those that were [taken](Self::messages) before. Where there was no room for some, the
@@ -281,9 +285,10 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// The error of the result; [`ProgramError::Stopped`] if this kernel was the cause of it.
+    /// [`ProgramError::Stopped`]: the device reports that this launch stopped, whatever the result
+    /// is; or else the error of the result.
     pub fn finish<T>(&mut self, result: Result<T>) -> Result<T, ProgramError> {
-        let (messages, dropped) = ring::take(self.ring());
+        let (messages, dropped) = self.take();
         let mut out = io::stdout().lock();
         // As for `printf` in C, nobody is told if the output is closed.
         let all = messages.iter().map(|message| out.write_all(&message.text));
@@ -292,15 +297,24 @@ impl Launcher {
             let kernel = self.program.symbol(self.kernel).short();
             eprintln!("there was no room for {dropped} messages of kernel {kernel}");
         }
-        result.map_err(|error| match self.trap(&error) {
-            Some(trap) => ProgramError::Stopped(error, trap),
-            None => ProgramError::Pinmap(error),
-        })
+        match self.trap() {
+            Some(trap) => Err(ProgramError::Stopped(result.err(), trap)),
+            None => result.map_err(ProgramError::Pinmap),
+        }
     }
 
     /// Takes what the threads of launches that are done printed, in this order.
     pub fn messages(&mut self) -> Vec<Message> {
-        ring::take(self.ring()).0
+        self.take().0
+    }
+
+    fn take(&mut self) -> (Vec<Message>, u64) {
+        let (messages, dropped) = ring::take(self.ring());
+        if self.stopped() == Some(FaultCode::Aborted) {
+            let panic = ring::panic(&messages, self.report(4), self.report(3));
+            self.panic = panic.or(self.panic.take());
+        }
+        (messages, dropped)
     }
 
     /// How many instructions the last launch has executed, when it is done.
@@ -317,12 +331,17 @@ impl Launcher {
         number_at(&self.memory, field::REPORT + 8 * word)
     }
 
-    /// Where this kernel stopped, if that is the cause of the error.
-    fn trap(&self, error: &pinmap::Error) -> Option<Trap> {
-        let code = error.fault()?.code;
-        if [0, UNWRITTEN].contains(&self.report(0)) {
-            return None;
-        }
+    /// The code with which the last launch stopped, if it did and has not been ended.
+    fn stopped(&self) -> Option<FaultCode> {
+        let code = self.report(0);
+        // CAST: The device's codes have fewer than 32 bits.
+        (![0, UNWRITTEN].contains(&code)).then(|| FaultCode::from(code as u32))
+    }
+
+    /// Takes where the last launch stopped, if it did.
+    fn trap(&mut self) -> Option<Trap> {
+        let code = self.stopped()?;
+        put_at(&mut self.memory, field::REPORT, 0);
         let pc = self.report(1);
         Some(Trap {
             code,
@@ -332,6 +351,7 @@ impl Launcher {
             value: self.report(2),
             thread: self.report(3),
             block: self.report(4),
+            panic: self.panic.take(),
         })
     }
 }
@@ -367,6 +387,7 @@ unsafe impl<'w> Kernel<'w> for Launch<'w, '_> {
         }
         put_at(memory, field::ARGUMENTS_BYTES, 8 * words.len() as u64);
         put_at(memory, field::REPORT, UNWRITTEN);
+        self.launcher.panic = None;
         let descriptor = self.launcher.memory.addr() as u64;
         Ok(packet::launch(
             KERNEL_PROGRAM,

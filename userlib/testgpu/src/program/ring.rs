@@ -57,6 +57,22 @@ pub(super) fn take(ring: &mut [u8]) -> (Vec<Message>, u64) {
     (messages, dropped)
 }
 
+/// What a thread said of a panic in Rust, as one line: "panicked at FILE:LINE:COLUMN: WHY".
+pub(super) fn panic(messages: &[Message], block: u64, thread: u64) -> Option<String> {
+    let who = format!("block {block}, thread {thread} ");
+    // A long text is several messages, and those of other threads may be between them.
+    let own = messages.iter();
+    let own = own.filter(|it| (it.block, it.thread) == (block, thread));
+    let own: Vec<&[u8]> = own.map(|it| it.text.as_slice()).collect();
+    let begin = format!("{who}panicked at ");
+    let first = own
+        .iter()
+        .rposition(|it| it.starts_with(begin.as_bytes()))?;
+    let text = own[first..].concat();
+    let text = String::from_utf8_lossy(&text[who.len()..]);
+    Some(text.lines().collect::<Vec<_>>().join(" "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +96,28 @@ mod tests {
         assert_eq!((messages[0].thread, messages[0].block), (7, 9));
         assert_eq!(messages[0].text, [b'x'; 40]);
         assert_eq!(take(&mut ring), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn a_panic_is_told_by_its_thread() {
+        let say = |thread, text: &str| Message {
+            block: 2,
+            thread,
+            text: text.as_bytes().to_vec(),
+        };
+        let all = [
+            say(1, "block 2, thread 1 panicked at a.rs:1:2:\n"),
+            say(3, "block 2, thread 3 panicked at b.rs:3:4:\nthere is no "),
+            say(1, "not this\n"),
+            say(3, "element\n"),
+        ];
+        let told = panic(&all, 2, 3);
+        assert_eq!(
+            told.as_deref(),
+            Some("panicked at b.rs:3:4: there is no element")
+        );
+        assert_eq!(panic(&all, 3, 3), None);
+        assert_eq!(panic(&[say(3, "kernels.c:7: assertion")], 2, 3), None);
     }
 
     #[test]
