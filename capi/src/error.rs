@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors: what a function of C returns, `errno`, and the words of the last error of a thread.
 
+use std::any::TypeId;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -89,6 +90,8 @@ struct Last {
 
 thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    /// Why this thread has no value of a type, if the last attempt to make one failed.
+    static UNMADE: RefCell<Vec<(TypeId, Error)>> = const { RefCell::new(Vec::new()) };
 }
 
 fn c_string(text: String) -> CString {
@@ -125,9 +128,36 @@ pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> c_int {
     enter(-1, || body().map(|()| 0))
 }
 
-/// Runs the body of a function that makes something, or returns NULL if it fails.
-pub(crate) fn make<T>(body: impl FnOnce() -> Result<T>) -> *mut T {
-    enter(ptr::null_mut(), || body().map(Box::new).map(Box::into_raw))
+/// Runs the body of a function that makes something, or returns NULL if it fails. Until this thread
+/// makes another of its kind, the error is the one of those who are given NULL instead.
+pub(crate) fn make<T: 'static>(body: impl FnOnce() -> Result<T>) -> *mut T {
+    enter(ptr::null_mut(), || {
+        let made = body();
+        let of_type = TypeId::of::<T>();
+        // A thread that is ending keeps none.
+        let _ = UNMADE.try_with(|cell| {
+            let mut unmade = cell.borrow_mut();
+            unmade.retain(|(other, _)| *other != of_type);
+            unmade.extend(made.as_ref().err().map(|error| (of_type, error.clone())));
+        });
+        made.map(Box::new).map(Box::into_raw)
+    })
+}
+
+/// The error for NULL where a value of this type must be.
+fn is_null<T: 'static>(what: &str) -> Error {
+    let text = format!("{what} is NULL");
+    let of_type = TypeId::of::<T>();
+    let reason = UNMADE.try_with(|cell| {
+        let unmade = cell.borrow();
+        let mut all = unmade.iter();
+        all.find(|(other, _)| *other == of_type)
+            .map(|(_, error)| error.clone())
+    });
+    match reason.ok().flatten() {
+        Some(error) => error.reason_of(&text),
+        None => Error::invalid(text),
+    }
 }
 
 /// Refers to the value that a pointer of C points to.
@@ -135,9 +165,9 @@ pub(crate) fn make<T>(body: impl FnOnce() -> Result<T>) -> *mut T {
 /// # Safety
 ///
 /// The pointer is NULL, or that of a value that lives for `'a`.
-pub(crate) unsafe fn refer<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+pub(crate) unsafe fn refer<'a, T: 'static>(pointer: *const T, what: &str) -> Result<&'a T> {
     // SAFETY: As the caller promises.
-    unsafe { pointer.as_ref() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
+    unsafe { pointer.as_ref() }.ok_or_else(|| is_null::<T>(what))
 }
 
 /// Takes a value back that [`make`] gave to C, and drops it. NULL is none.
@@ -201,6 +231,9 @@ pub(crate) fn size(number: u64, what: &str) -> Result<usize> {
 /// Returns the words of this thread's last error: what failed, why, and what can be done about it.
 /// They stay valid until the next call of this library by this thread fails. Empty if none has
 /// failed yet.
+///
+/// NULL instead of what a call should have made is EINVAL; or the error of that call, if it was
+/// this thread's last one that makes such a thing: "stream is NULL: " and its words.
 #[no_mangle]
 pub extern "C" fn pinmap_last_error() -> *const c_char {
     LAST.try_with(|cell| cell.borrow().as_ref().map(|last| last.text.as_ptr()))
@@ -274,6 +307,31 @@ mod tests {
         assert!(make(|| -> Result<u8> { panic!("a bug") }).is_null());
         assert_eq!(Errno::last(), Errno::ENOTRECOVERABLE);
         assert!(text(pinmap_last_error()).is_some_and(|text| text.contains("bug")));
+    }
+
+    #[test]
+    fn null_is_told_with_the_reason() {
+        // SAFETY: NULL is none.
+        let refer = || status(|| unsafe { refer(ptr::null::<u8>(), "number") }.map(drop));
+        let told = || (Errno::last(), text(pinmap_last_error()).unwrap_or_default());
+        assert_eq!(refer(), -1);
+        assert_eq!(told(), (Errno::EINVAL, "number is NULL".to_owned()));
+        let gone = || Error::new(Errno::ENODEV, pinmap::ErrorKind::Gone, "it is gone");
+        assert!(make(|| -> Result<u8> { Err(gone()) }).is_null());
+        // What another type is made of is no matter, nor what failed since.
+        let other = make(|| Ok(7u16));
+        assert_eq!(status(|| Err(Error::invalid("no"))), -1);
+        for _ in 0..2 {
+            assert_eq!(refer(), -1);
+            let expected = "number is NULL: it is gone".to_owned();
+            assert_eq!(told(), (Errno::ENODEV, expected));
+            assert_eq!(pinmap_last_error_kind(), ErrorKind::Gone);
+        }
+        let made = make(|| Ok(7u8));
+        assert_eq!(refer(), -1);
+        assert_eq!(told(), (Errno::EINVAL, "number is NULL".to_owned()));
+        // SAFETY: They come from `make`.
+        unsafe { (destroy(made), destroy(other)) };
     }
 
     #[test]

@@ -43,6 +43,13 @@ impl Error {
         Self { text, hint, ..self }
     }
 
+    /// The error as the reason of something else.
+    #[must_use]
+    pub fn reason_of(self, what: &str) -> Self {
+        let text = format!("{what}: {}", self.text);
+        Self { text, ..self }
+    }
+
     /// The error with where the program submitted the work.
     #[must_use]
     pub fn submitted_at(self, place: &str) -> Self {

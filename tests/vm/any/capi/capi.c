@@ -188,6 +188,28 @@ TEST(nothing_is_null)
 	pinmap_close(device);
 }
 
+/* The first call that is given NULL says why there is nothing, whatever else has failed since. */
+TEST(null_is_told_with_its_reason)
+{
+	struct pinmap_device *device, *none = pinmap_open("/dev/pinmap77");
+	struct pinmap_memory *memory;
+	char *pages = capi_pages(1);
+
+	CHECK(!none);
+	memory = pinmap_register(none, pages, PAGE, NULL);
+	CHECK(!memory);
+	REFUSED(pinmap_list(NULL, 3), EINVAL, INVALID_INPUT, "nodes is NULL");
+	REFUSED(pinmap_stream_create(none, NULL), ENOENT, NOT_FOUND,
+		"device is NULL: cannot open /dev/pinmap77");
+	REFUSED(pinmap_device_address(memory, 0, &(uint64_t){ 0 }), ENOENT, NOT_FOUND,
+		"memory is NULL: device is NULL: cannot open /dev/pinmap77");
+	device = capi_any();
+	REFUSED(pinmap_register(none, pages, PAGE, NULL), EINVAL, INVALID_INPUT, "device is NULL");
+	CHECK_EQ(strcmp(pinmap_last_error(), "device is NULL"), 0);
+	pinmap_close(device);
+	munmap(pages, PAGE);
+}
+
 static void *fails(void *barrier)
 {
 	REFUSED(pinmap_open("/dev/null"), ENOTTY, UNSUPPORTED, "/dev/null");
