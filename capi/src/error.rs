@@ -81,6 +81,29 @@ impl From<pinmap::ErrorKind> for ErrorKind {
     }
 }
 
+/// What hints name in Rust, and its name in C.
+const NAMES: [(&str, &str); 10] = [
+    ("`Accelerator::manage`", "`pinmap_manage()`"),
+    ("`manage_all`", "`pinmap_manage_all()`"),
+    ("`Accelerator::alloc_managed`", "`pinmap_alloc_managed()`"),
+    (
+        "`Accelerator::alloc_vram_p2pdma`",
+        "`pinmap_alloc_vram_p2pdma()`",
+    ),
+    ("`AllocOptions::portable`", "`PINMAP_PORTABLE`"),
+    ("with `Access::ReadWrite`", "without `PINMAP_READ_ONLY`"),
+    ("`Access::Read`", "`PINMAP_READ_ONLY`"),
+    (
+        "`RegisterOptions::round_outwards`",
+        "`PINMAP_ROUND_OUTWARDS`",
+    ),
+    (
+        "a `Buffer` has pages of its own",
+        "`mmap()` returns whole ones",
+    ),
+    ("`Device::alloc_with`", "`pinmap_alloc()`"),
+];
+
 /// The last error of a thread.
 struct Last {
     kind: ErrorKind,
@@ -112,6 +135,7 @@ pub(crate) fn enter<T>(failed: T, body: impl FnOnce() -> Result<T>) -> T {
             "pinmap has a bug: it panicked, as told on the standard error output",
         ),
     };
+    let failure = failure.in_words(&NAMES);
     let last = Last {
         kind: failure.kind().into(),
         text: c_string(failure.to_string()),

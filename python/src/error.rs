@@ -8,6 +8,21 @@ use pinmap_dynamic::Error;
 use pinmap_testgpu::program::Trap;
 use pyo3::prelude::*;
 
+/// What hints name in Rust, and its name in Python.
+const NAMES: [(&str, &str); 8] = [
+    ("`Accelerator::manage`, `manage_all`", "`Device.manage()`"),
+    ("`Accelerator::manage`", "`Device.manage()`"),
+    ("`Accelerator::alloc_managed`", "`Device.alloc_managed()`"),
+    ("`AllocOptions::portable`", "`portable=True`"),
+    ("with `Access::ReadWrite`", "without `read_only=True`"),
+    ("`Access::Read`", "`read_only=True`"),
+    ("`RegisterOptions::round_outwards`", "`round_outwards=True`"),
+    (
+        "a `Buffer` has pages",
+        "an array of `pinmap.empty()` has pages",
+    ),
+];
+
 /// The word for a kind of error, which is the attribute `kind` of an exception.
 fn word(kind: ErrorKind) -> &'static str {
     match kind {
@@ -34,7 +49,8 @@ fn word(kind: ErrorKind) -> &'static str {
 
 /// The exception of an error.
 pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
-    let error = error.into();
+    let error: Error = error.into();
+    let error = error.in_words(&NAMES);
     Python::attach(|py| {
         let made = py
             .import("pinmap._errors")

@@ -166,16 +166,13 @@ impl Source {
     }
 }
 
-/// The error of a registration, with what helps an array, which is hardly ever whole pages.
+/// The error of a registration, with what helps an array that is not whole pages.
 fn hinted(error: dynamic::Error, round_outwards: bool) -> dynamic::Error {
-    match (error.kind(), round_outwards) {
-        (ErrorKind::AlreadyExists, true) => error.with_hint(
+    match error.kind() {
+        ErrorKind::AlreadyExists if round_outwards => error.with_hint(
             "perhaps an array that is registered has a page in common with this one: \
              `pinmap.empty()` and `alloc()` make arrays in pages of their own, and streams take \
              any array without registering it",
-        ),
-        (ErrorKind::InvalidInput, false) if error.hint().is_none() => error.with_hint(
-            "`round_outwards=True` takes the pages around it, `pinmap.empty()` whole ones",
         ),
         _ => error,
     }

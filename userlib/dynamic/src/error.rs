@@ -43,6 +43,17 @@ impl Error {
         Self { text, hint, ..self }
     }
 
+    /// The error with the names of another language: each first word of a pair becomes the second.
+    #[must_use]
+    pub fn in_words(self, names: &[(&str, &str)]) -> Self {
+        let replace = |text: String| {
+            let each = names.iter();
+            each.fold(text, |text, (from, to)| text.replace(from, to))
+        };
+        let (text, hint) = (replace(self.text), self.hint.map(replace));
+        Self { text, hint, ..self }
+    }
+
     /// The error as the reason of something else.
     #[must_use]
     pub fn reason_of(self, what: &str) -> Self {

@@ -161,6 +161,12 @@ impl Error {
         self
     }
 
+    /// Replaces the cause.
+    pub(crate) fn with_cause(mut self, cause: impl Into<String>) -> Self {
+        self.0.cause = cause.into();
+        self
+    }
+
     /// Replaces the attempt.
     pub(crate) fn with_attempt(mut self, attempt: impl Into<String>) -> Self {
         self.0.attempt = attempt.into();

@@ -183,6 +183,27 @@ fn attempt(device: &Device, addr: usize, len: usize) -> String {
     format!("register {len} bytes at {addr:#x} with {device}")
 }
 
+/// The error with which the driver refused memory that was not rounded outwards.
+fn refused(
+    device: &Device,
+    addr: usize,
+    len: usize,
+    errno: Errno,
+    fail: &abi::pinmap_fail,
+) -> Error {
+    let error = Error::new(Operation::Register, attempt(device, addr, len), errno);
+    let page = page_size();
+    if errno == Errno::EINVAL && (addr % page, len % page) != (0, 0) {
+        return error
+            .with_cause(format!("they are not whole pages of {page} bytes"))
+            .with_hint(
+                "`RegisterOptions::round_outwards` takes the pages around them, and a `Buffer` has \
+                 pages of its own",
+            );
+    }
+    error.with_failure(Failure::from_abi(fail))
+}
+
 impl RawRegistration {
     /// Registers whole pages, or, if the options round outwards, the whole pages around the memory.
     ///
@@ -209,8 +230,12 @@ impl RawRegistration {
         let mut args = options.to_abi(start as u64, length as u64);
         // SAFETY: There are no references to the memory until it is released, or the device only
         // reads it, as the caller promises.
-        unsafe { ioctl::register(device.as_fd(), &mut args) }
-            .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
+        unsafe { ioctl::register(device.as_fd(), &mut args) }.map_err(|errno| {
+            match options.rounds_outwards() {
+                true => fail(errno).with_failure(Failure::from_abi(&args.fail)),
+                false => refused(device, addr, len, errno, &args.fail),
+            }
+        })?;
         let offset = addr - start;
         let device_addr = args.device_addr + offset as u64;
         let device_addr = options.maps().then_some(device_addr);

@@ -145,7 +145,10 @@ TEST(errors_have_words)
 	CHECK(strstr(pinmap_last_hint(), "pinmap "));
 	REFUSED(pinmap_open_pci("here"), EINVAL, INVALID_INPUT, "PCI address");
 	REFUSED(pinmap_find(0x10ee, 0xbeef), ENODEV, NOT_FOUND, "10ee:beef");
-	REFUSED(pinmap_register(device, memory + 1, PAGE, NULL), EINVAL, INVALID_INPUT, "register");
+	REFUSED(pinmap_register(device, memory + 1, PAGE, NULL), EINVAL, INVALID_INPUT,
+		"bytes (EINVAL); `PINMAP_ROUND_OUTWARDS` takes the pages around them");
+	REFUSED(pinmap_register(device, memory, 100000, NULL), EINVAL, INVALID_INPUT,
+		"they are not whole pages of ");
 	registered = MADE(pinmap_register(device, memory, 2 * PAGE, NULL));
 	REFUSED(pinmap_register(device, memory, PAGE, NULL), EEXIST, ALREADY_EXISTS, "register");
 	/* A success leaves the words of the error before. */

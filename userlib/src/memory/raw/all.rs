@@ -119,13 +119,17 @@ unsafe fn register_chunk(
         Err((errno, args)) => {
             let index = args.out_failed as usize;
             let failed = chunk.get(index);
-            let attempt = match failed {
-                Some(asked) => super::attempt(device, asked.addr, asked.len),
-                None => format!("register {} pieces of memory with {device}", chunk.len()),
+            let error = match failed {
+                Some(asked) => super::refused(device, asked.addr, asked.len, errno, &args.fail),
+                None => {
+                    let attempt =
+                        format!("register {} pieces of memory with {device}", chunk.len());
+                    let error = Error::new(Operation::Register, attempt, errno);
+                    error.with_failure(Failure::from_abi(&args.fail))
+                }
             };
-            let error = Error::new(Operation::Register, attempt, errno);
             Err(Refused {
-                error: error.with_failure(Failure::from_abi(&args.fail)),
+                error,
                 index: failed.map(|_| index),
             })
         }
