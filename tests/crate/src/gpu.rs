@@ -145,6 +145,13 @@ pub(crate) fn alloc_refuses_what_cannot_be() -> Outcome {
         error.failure().map(|failure| failure.reason),
         Some(Reason::Full)
     );
+    let text = error.to_string();
+    let len = info.vram_len;
+    assert!(
+        text.contains(&format!("of the {len} bytes of the device's memory ")),
+        "{text}"
+    );
+    assert!(text.contains(" are free (ENOSPC); allocate less"), "{text}");
     Ok(())
 }
 

@@ -45,7 +45,7 @@ pub enum Reason {
     Aperture,
     /// The demanded device addresses touch a reserved range, which starts at the address.
     Reserved,
-    /// No free range of device addresses is large enough.
+    /// No free range of device addresses, or of the device's memory, is large enough.
     Full,
     /// There would be too many registrations or mappings. `needed` and `allowed` count them.
     Objects,

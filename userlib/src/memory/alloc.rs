@@ -234,8 +234,13 @@ impl<T: Element> Allocation<T> {
         if place == Place::Vram {
             args.flags |= abi::PINMAP_ALLOC_VRAM;
         }
-        ioctl::alloc(device.as_fd(), &mut args)
-            .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
+        ioctl::alloc(device.as_fd(), &mut args).map_err(|errno| {
+            let error = fail(errno).with_failure(Failure::from_abi(&args.fail));
+            match (errno, place) {
+                (Errno::ENOSPC, Place::Vram) => of_full_vram(error, device),
+                _ => error,
+            }
+        })?;
         let handle = HandleGuard::new(device, args.out_handle);
         let map = MmapOptions::new()
             .offset(args.out_offset)
@@ -246,6 +251,22 @@ impl<T: Element> Allocation<T> {
         Self::map(device, handle, memory, count, options.portable)
             .map_err(|(errno, failure)| fail(errno).with_failure(failure))
     }
+}
+
+/// Says how much memory the device has, where there was not enough of it.
+fn of_full_vram(error: Error, device: &Device) -> Error {
+    let mut info = abi::pinmap_gpu_info::default();
+    let cause = match ioctl::gpu_info(device.as_fd(), &mut info) {
+        Ok(()) => format!(
+            "of the {} bytes of the device's memory {} are free",
+            info.out_vram_length, info.out_vram_free
+        ),
+        Err(_) => "the device has too little memory".to_owned(),
+    };
+    error.with_cause(cause).with_hint(
+        "allocate less, release something first, or use managed memory, of which the device can \
+         have more (`Accelerator::alloc_managed`)",
+    )
 }
 
 /// The length of an allocation in bytes: whole pages for `count` elements of `size` bytes.
