@@ -7,8 +7,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::device::Device;
+use crate::error::hint::none_of_them;
 use crate::error::{Error, Operation, Result};
 use crate::queue::format::PacketFormat;
+use crate::sys::sysfs::Sysfs;
 use crate::sys::{bindings as abi, ioctl};
 
 /// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)). Many contexts use it at
@@ -238,10 +240,13 @@ impl Accelerator {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            let attempt = format!("find an accelerator with one of the ids {ids:04x?}");
-            let cause = "the driver is bound to none";
-            Error::refused(Operation::Find, attempt, Errno::ENODEV, cause)
-                .with_hint("`pinmap info` shows what there is")
+            let ids = ids
+                .iter()
+                .map(|(vendor, id)| format!("{vendor:04x}:{id:04x}"));
+            let ids = ids.collect::<Vec<_>>().join(" or ");
+            let attempt = format!("find an accelerator {ids}");
+            let (cause, hint) = none_of_them(Sysfs::system().driver_loaded());
+            Error::refused(Operation::Find, attempt, Errno::ENODEV, cause).with_hint(hint)
         }))
     }
 

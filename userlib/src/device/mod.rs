@@ -192,9 +192,17 @@ impl Device {
         }
         Err(refused.unwrap_or_else(|| {
             let attempt = format!("find a device {vendor:04x}:{device:04x}");
-            let (errno, cause) = (Errno::ENODEV, "the driver is bound to no such function");
-            let hint = format!("`lspci -Dd {vendor:04x}:{device:04x}` and `pinmap bind BDF`");
-            Error::refused(Operation::Find, attempt, errno, cause).with_hint(hint)
+            let bind = format!("`lspci -Dd {vendor:04x}:{device:04x}` and `pinmap bind BDF`");
+            let (cause, hint) = match Sysfs::system().driver_loaded() {
+                true => ("the driver is bound to no such function", bind),
+                false => (
+                    "the driver is not loaded",
+                    format!(
+                        "`modprobe pinmap`, then {bind}; `pinmap doctor` shows what is missing"
+                    ),
+                ),
+            };
+            Error::refused(Operation::Find, attempt, Errno::ENODEV, cause).with_hint(hint)
         }))
     }
 
