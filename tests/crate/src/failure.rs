@@ -128,6 +128,20 @@ pub(crate) fn failure_names_memlock() -> Outcome {
     );
     assert_eq!(*refused.value, content[..]);
 
+    // Of several pieces, all are needed, not only those up to the one that is too much.
+    let pieces = [1, LIMIT / PAGE, 3].map(|pages| Buffer::<u8>::new(pages * PAGE));
+    let pieces: pinmap::Result<Vec<_>> = pieces.into_iter().collect();
+    let refused = device
+        .register_all(pieces?, Access::Read)
+        .expect_err("too much");
+    let failure = refused.error.failure().expect("a failure");
+    assert_eq!(
+        (refused.index, failure.needed),
+        (Some(1), (LIMIT + 4 * PAGE) as u64)
+    );
+    let hint = refused.error.hint().expect("a hint");
+    assert!(hint.contains("`ulimit -l 80`"), "{hint}");
+
     // Registered memory counts against the limit; released memory does not.
     let half = Buffer::<u8>::new(LIMIT / 2)?.register(&device, Access::Read)?;
     assert_eq!(device.info()?.memlock.used, LIMIT as u64 / 2);

@@ -21,7 +21,7 @@ use nix::errno::Errno;
 
 use crate::sys::inside;
 
-use failure::Failure;
+use failure::{Failure, Reason};
 use fault::Fault;
 pub use kind::ErrorKind;
 pub use operation::Operation;
@@ -159,6 +159,19 @@ impl Error {
     pub(crate) fn submitted_at(mut self, at: &Location<'_>) -> Self {
         self.0.cause = format!("{} (submitted at {at})", self.0.cause);
         self
+    }
+
+    /// Adds to what is needed where the limit of locked memory is in the way: the rest of a call,
+    /// of which the driver has refused a part.
+    pub(crate) fn with_more_locked(self, bytes: u64) -> Self {
+        let failure = self.0.failure.map(|failure| match failure.reason {
+            Reason::Memlock => Failure {
+                needed: failure.needed.saturating_add(bytes),
+                ..failure
+            },
+            _ => failure,
+        });
+        self.with_failure(failure)
     }
 
     /// Replaces the cause.
@@ -349,7 +362,6 @@ pub(crate) fn check_outside(operation: Operation, attempt: impl FnOnce() -> Stri
 
 #[cfg(test)]
 mod tests {
-    use super::failure::Reason;
     use super::*;
 
     #[test]

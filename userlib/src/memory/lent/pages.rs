@@ -225,7 +225,11 @@ impl Plan {
         let mut made = register_all(device, &written, Access::ReadWrite).or_else(|refused| {
             match access == Access::Read && is_read_only(&refused.error) {
                 true => register_each(device, &written),
-                false => Err(refused),
+                false => {
+                    let rest = read.iter().map(|(_, new)| new.len as u64).sum();
+                    let error = refused.error.with_more_locked(rest);
+                    Err(Refused { error, ..refused })
+                }
             }
         })?;
         // After an error, what was made is dropped: the device could not write there.

@@ -80,9 +80,12 @@ impl RawRegistration {
             let Err(refused) = result else { continue };
             // The caller gives the memory back.
             let _ = release_all_or_abort(&mut made.iter_mut().collect::<Vec<_>>());
+            let index = refused.index.map(|index| before + index);
+            let rest = index.map_or(&[][..], |index| &ranges[index + 1..]);
+            let rest = rest.iter().map(|&(_, len)| len as u64).sum();
             return Err(Refused {
-                index: refused.index.map(|index| before + index),
-                ..refused
+                error: refused.error.with_more_locked(rest),
+                index,
             });
         }
         Ok(made)
