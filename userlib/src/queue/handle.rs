@@ -56,6 +56,8 @@ pub(crate) struct Handle {
     destroying: Mutex<()>,
     /// Another queue reads the fence, so it stays as long as anybody has this.
     kept: AtomicBool,
+    /// It is known that the queue executes nothing more: it is poisoned, or its fault was seen.
+    over: AtomicBool,
     /// Why the crate destroyed the queue, if the device did not stop it.
     poisoned: OnceLock<&'static str>,
     /// A host function will never run. With it, the number of those that have run changes.
@@ -120,6 +122,7 @@ impl Handle {
             destroyed: AtomicBool::new(false),
             destroying: Mutex::new(()),
             kept: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             call_lost: Mutex::new(false),
             call_ended: Condvar::new(),
@@ -236,6 +239,7 @@ impl Handle {
     pub(crate) fn poison(&self, cause: &'static str) {
         // The first cause stays.
         let _ = self.poisoned.set(cause);
+        self.over.store(true, Ordering::Release);
         // If the queue cannot be destroyed and references to its memory are possible, this does not
         // return.
         let _ = self.destroy();
@@ -342,8 +346,12 @@ impl Handle {
             ..Default::default()
         };
         ask(self.device.as_fd(), &mut args)?;
+        let fault = Fault::from_abi(&args);
+        if fault.is_some() {
+            self.over.store(true, Ordering::Release);
+        }
         Ok(State {
-            fault: Fault::from_abi(&args),
+            fault,
             executed: args.out_index,
         })
     }
@@ -395,11 +403,11 @@ impl Handle {
         })
     }
 
-    /// Fails if the queue was destroyed, in which case a system call is of no use, and inside a
-    /// host function, for which the queue may be waiting.
+    /// Fails if the queue was destroyed, or is known to have stopped, in which case a system call is
+    /// of no use, and inside a host function, for which the queue may be waiting.
     pub(crate) fn check(&self, operation: Operation, verb: &str) -> Result<()> {
         check_outside(operation, || self.attempt(verb))?;
-        if !self.is_destroyed() && self.poisoned.get().is_none() {
+        if !self.is_destroyed() && !self.over.load(Ordering::Acquire) {
             return Ok(());
         }
         Err(self.fail(operation, verb, Errno::EIO))
