@@ -110,7 +110,7 @@ impl Dtype {
     }
 
     /// The type of the elements of an object, of which there is a view. None, if it has no name
-    /// here and no dtype of NumPy.
+    /// here and no dtype of NumPy. Objects of Python are an error: they mean nothing to a device.
     pub(crate) fn of_view(
         object: &Bound<'_, PyAny>,
         view: &PyUntypedBuffer,
@@ -118,10 +118,21 @@ impl Dtype {
         if let Some(dtype) = Self::of_format(view.format(), view.item_size()) {
             return Ok(Some(dtype));
         }
-        match object.getattr("dtype") {
-            Ok(dtype) if dtype.hasattr("hasobject")? => Self::other(&dtype),
-            _ => Ok(None),
+        let dtype = object.getattr("dtype").ok();
+        let dtype = match dtype {
+            Some(dtype) if dtype.hasattr("hasobject")? => Some(dtype),
+            _ => None,
+        };
+        let has_objects = match &dtype {
+            Some(dtype) => dtype.getattr("hasobject")?.is_truthy()?,
+            None => view.format().to_bytes() == b"O",
+        };
+        if has_objects {
+            return Err(PyTypeError::new_err(
+                "the elements are objects of Python, which mean nothing to a device",
+            ));
         }
+        dtype.map_or(Ok(None), |dtype| Self::other(&dtype))
     }
 
     fn find(name: &str) -> Option<&'static Self> {
