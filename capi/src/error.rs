@@ -81,7 +81,7 @@ impl From<pinmap::ErrorKind> for ErrorKind {
     }
 }
 
-/// What hints name in Rust, and its name in C.
+/// Names of Rust in hints, and what they are in C.
 const NAMES: [(&str, &str); 10] = [
     ("`Accelerator::manage`", "`pinmap_manage()`"),
     ("`manage_all`", "`pinmap_manage_all()`"),

@@ -8,7 +8,7 @@ use pinmap_dynamic::Error;
 use pinmap_testgpu::program::Trap;
 use pyo3::prelude::*;
 
-/// What hints name in Rust, and its name in Python.
+/// Names of Rust in hints, and what they are in Python.
 const NAMES: [(&str, &str); 8] = [
     ("`Accelerator::manage`, `manage_all`", "`Device.manage()`"),
     ("`Accelerator::manage`", "`Device.manage()`"),

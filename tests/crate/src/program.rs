@@ -232,7 +232,7 @@ pub(crate) fn compiled_kernel_that_stops_says_where() -> Outcome {
     Ok(())
 }
 
-/// Of several launches in a scope the one that stopped says so, whatever result it is given.
+/// The launch that stopped, of several in a scope, says so, whatever result it is given.
 pub(crate) fn compiled_kernel_that_stops_is_named_beside_others() -> Outcome {
     let (gpu, stream, program) = load()?;
     let grid = Grid::new(4, 8);

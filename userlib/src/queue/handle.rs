@@ -56,7 +56,7 @@ pub(crate) struct Handle {
     destroying: Mutex<()>,
     /// Another queue reads the fence, so it stays as long as anybody has this.
     kept: AtomicBool,
-    /// It is known that the queue executes nothing more: it is poisoned, or its fault was seen.
+    /// Set when nothing more will be executed: the queue is poisoned, or its fault was seen.
     over: AtomicBool,
     /// Why the crate destroyed the queue, if the device did not stop it.
     poisoned: OnceLock<&'static str>,
@@ -403,8 +403,8 @@ impl Handle {
         })
     }
 
-    /// Fails if the queue was destroyed, or is known to have stopped, in which case a system call is
-    /// of no use, and inside a host function, for which the queue may be waiting.
+    /// Fails if the queue was destroyed, or is known to have stopped, so that a system call is of
+    /// no use, and inside a host function, for which the queue may be waiting.
     pub(crate) fn check(&self, operation: Operation, verb: &str) -> Result<()> {
         check_outside(operation, || self.attempt(verb))?;
         if !self.is_destroyed() && !self.over.load(Ordering::Acquire) {

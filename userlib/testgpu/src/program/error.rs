@@ -39,7 +39,7 @@ pub struct Trap {
     pub block: u64,
     /// Number of the thread in its block.
     pub thread: u64,
-    /// What a panic of a kernel in Rust said: "panicked at", the place and the reason.
+    /// The words of a panic of a kernel in Rust: "panicked at", the place and the reason.
     pub panic: Option<String>,
 }
 

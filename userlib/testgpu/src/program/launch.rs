@@ -167,7 +167,7 @@ pub struct Launcher {
     memory: Pinned<u8>,
     /// Length of the ring, with its head.
     ring: usize,
-    /// What a thread that panicked in the last launch said, once it was taken from the ring.
+    /// The words of a panic in the last launch, once they were taken from the ring.
     panic: Option<String>,
     /// The stacks, and what the threads of a block share. Only the device uses them.
     _local: Allocation<u8>,

@@ -57,7 +57,7 @@ pub(super) fn take(ring: &mut [u8]) -> (Vec<Message>, u64) {
     (messages, dropped)
 }
 
-/// What a thread said of a panic in Rust, as one line: "panicked at FILE:LINE:COLUMN: WHY".
+/// Finds what a thread said of a panic in Rust, as one line: "panicked at FILE:LINE:COLUMN: WHY".
 pub(super) fn panic(messages: &[Message], block: u64, thread: u64) -> Option<String> {
     let who = format!("block {block}, thread {thread} ");
     // A long text is several messages, and those of other threads may be between them.
