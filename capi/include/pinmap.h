@@ -988,6 +988,9 @@ const char *pinmap_version(void);
  * Returns the words of this thread's last error: what failed, why, and what can be done about it.
  * They stay valid until the next call of this library by this thread fails. Empty if none has
  * failed yet.
+ *
+ * NULL instead of what a call should have made is EINVAL; or the error of that call, if it was
+ * this thread's last one that makes such a thing: "stream is NULL: " and its words.
  */
 const char *pinmap_last_error(void);
 
