@@ -542,6 +542,7 @@ TEST(failed_stream_says_why, .faults = true)
 	CHECK_EQ(event.event_type, PINMAP_EVENT_TYPE_FAULT);
 	CHECK_EQ(event.id, pinmap_stream_id(stream));
 	REFUSED(pinmap_stream_query(stream), EIO, FAULT, "stopped the queue");
+	CHECK(strstr(pinmap_last_hint(), "(`pinmap_manage()`)"));
 	/* Nothing more is taken, now that it is known. */
 	REFUSED(pinmap_stream_fill(stream, memory, 0, PAGE, 0x61, 1), EIO, FAULT,
 		"stopped the queue");
