@@ -1183,8 +1183,9 @@ int pinmap_release(struct pinmap_memory *memory);
 /**
  * Loads a program: `length` bytes of an ELF file for RISC-V, as docs/kernels.md has it compiled.
  *
- * Errors: EINVAL, it is no such file; EOPNOTSUPP, the device executes no programs; ENOMEM, out of
- * memory, or more than the user may lock; ENODEV, the device is gone.
+ * Errors: EINVAL, it is no such file, or the device executes no programs; EOPNOTSUPP, the device
+ * has no streams; ENOMEM, out of memory, or more than the user may lock; ENODEV, the device is
+ * gone.
  */
 struct pinmap_program *pinmap_program_load(const struct pinmap_device *device,
                                            const void *elf,
@@ -1205,9 +1206,8 @@ void pinmap_program_destroy(struct pinmap_program *program);
  * where a kernel stopped. A launch waits if there are 64 for which nobody has synchronized, and if
  * there is no memory for one more.
  *
- * Errors: EINVAL, there is no such kernel, grid or argument, there
- * are more than 7 pieces of memory, or as for pinmap_stream_copy(); ENOMEM, stacks and shared
- * memory do not fit.
+ * Errors: EINVAL, there is no such kernel, grid or argument, there are more than 7 pieces of
+ * memory, or as for pinmap_stream_copy(); ENOMEM, stacks and shared memory do not fit.
  */
 int pinmap_stream_launch(const struct pinmap_stream *stream,
                          const struct pinmap_program *program,

@@ -63,8 +63,9 @@ pub struct KernelArgument {
 
 /// Loads a program: `length` bytes of an ELF file for RISC-V, as docs/kernels.md has it compiled.
 ///
-/// Errors: EINVAL, it is no such file; EOPNOTSUPP, the device executes no programs; ENOMEM, out of
-/// memory, or more than the user may lock; ENODEV, the device is gone.
+/// Errors: EINVAL, it is no such file, or the device executes no programs; EOPNOTSUPP, the device
+/// has no streams; ENOMEM, out of memory, or more than the user may lock; ENODEV, the device is
+/// gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_program_load(
     device: *const Device,
@@ -99,9 +100,8 @@ pub unsafe extern "C" fn pinmap_program_destroy(program: *mut Program) {
 /// where a kernel stopped. A launch waits if there are 64 for which nobody has synchronized, and if
 /// there is no memory for one more.
 ///
-/// Errors: EINVAL, there is no such kernel, grid or argument, there
-/// are more than 7 pieces of memory, or as for pinmap_stream_copy(); ENOMEM, stacks and shared
-/// memory do not fit.
+/// Errors: EINVAL, there is no such kernel, grid or argument, there are more than 7 pieces of
+/// memory, or as for pinmap_stream_copy(); ENOMEM, stacks and shared memory do not fit.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_launch(
     stream: *const Stream,
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn pinmap_stream_launch(
         let mut list = Vec::new();
         for argument in arguments {
             // SAFETY: Memory, by the rules of C.
-            list.push(unsafe { known(argument, &mut memory)? });
+            list.push(unsafe { checked(argument, &mut memory)? });
         }
         let grid = grid(&given, Argument::local_bytes(&list))?;
         // SAFETY: The documentation has the program see to it.
@@ -162,32 +162,27 @@ fn finish(stream: &Stream) -> Result<()> {
     ended(stream, stream.0.synchronize())
 }
 
-/// Ends the launches of a stream that has done everything, with this result.
+/// Ends the launches of a stream that was waited for, with this result.
 pub(crate) fn ended(stream: &Stream, result: pinmap::Result<()>) -> Result<()> {
-    let error = result.err();
-    let (text, trap) = stream.0.end_launches(error.as_ref());
+    let (text, trap) = stream.0.end_launches(&result);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         // By the program's own buffer, so that the order is that of its own lines. A line of the
         // device is far shorter than an int can tell.
         // SAFETY: The format takes these two arguments.
         unsafe { libc::printf(c"%.*s".as_ptr(), line.len() as c_int, line.as_ptr()) };
     }
-    let Some(error) = error else {
-        return Ok(());
-    };
-    let error = Error::from(error);
-    Err(match trap {
-        Some(trap) => error.with_trap(&trap),
-        None => error,
+    result.map_err(|error| match trap {
+        Some(trap) => Error::from(error).with_trap(&trap),
+        None => error.into(),
     })
 }
 
-/// An argument for the kernel. Memory that it names is added to the others.
+/// Checks an argument of a kernel. Memory that it names is added to the others.
 ///
 /// # Safety
 ///
 /// The memory is NULL, or not released.
-unsafe fn known(
+unsafe fn checked(
     argument: &KernelArgument,
     memory: &mut Vec<&Arc<pinmap_dynamic::Memory>>,
 ) -> Result<Argument> {

@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 
 use pinmap::accelerator::{launch_blocking, Completion, Work};
-use pinmap::ErrorKind;
 use pinmap_dynamic::{Error, Operand, Result};
 
 use crate::device::Device;
@@ -304,10 +303,7 @@ pub unsafe extern "C" fn pinmap_stream_synchronize(
             Some(timeout) => stream.0.synchronize_timeout(timeout),
             None => stream.0.synchronize(),
         };
-        match result {
-            Err(error) if error.kind() == ErrorKind::TimedOut => Err(error.into()),
-            result => ended(stream, result),
-        }
+        ended(stream, result)
     })
 }
 

@@ -415,8 +415,8 @@ impl Device {
 
     /// Loads a program that pinmap.compile() has compiled.
     ///
-    /// Raises Error: EINVAL, this is no such program; EOPNOTSUPP, the device has no streams;
-    /// ENOMEM, out of the device's memory; ENODEV, the device is gone.
+    /// Raises Error: EINVAL, this is no such program, or the device executes none; EOPNOTSUPP, the
+    /// device has no streams; ENOMEM, out of the device's memory; ENODEV, the device is gone.
     fn load(&self, py: Python<'_>, program: &[u8]) -> PyResult<Program> {
         Program::load(py, self, program)
     }

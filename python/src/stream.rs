@@ -56,17 +56,15 @@ impl Held {
                 result => Ok(result),
             }
         })?;
-        let error = result.err();
-        let (text, trap) = py.detach(|| self.stream.end_launches(error.as_ref()));
+        let (text, trap) = py.detach(|| self.stream.end_launches(&result));
         if !text.is_empty() {
             let out = py.import("sys")?.getattr("stdout")?;
             out.call_method1("write", (String::from_utf8_lossy(&text),))?;
         }
-        match (error, trap) {
-            (None, _) => Ok(()),
-            (Some(error), None) => Err(raise(error)),
-            (Some(error), Some(trap)) => Err(stopped(error.into(), &trap)),
-        }
+        result.map_err(|error| match trap {
+            Some(trap) => stopped(error.into(), &trap),
+            None => raise(error),
+        })
     }
 }
 

@@ -70,9 +70,9 @@ struct Launched {
 }
 
 impl Launched {
-    /// Returns what the threads printed, and where the kernel stopped, if that is the cause of the
-    /// error. The stream has nothing to do, or has failed.
-    fn end(self, error: Option<&pinmap::Error>) -> (Vec<u8>, Option<Trap>) {
+    /// Returns what the threads printed, and where the kernel stopped, if it did. The stream has
+    /// nothing to do, or has failed.
+    fn end(self) -> (Vec<u8>, Option<Trap>) {
         // If the device does not confirm the end, the launcher does not come.
         let ended = self.submitted.end();
         let Some(mut launcher) = ended.ok().and_then(|()| self.launcher.recv().ok()) else {
@@ -81,7 +81,7 @@ impl Launched {
         let messages = launcher.messages();
         let text = messages.into_iter().flat_map(|message| message.text);
         let text = text.collect();
-        match launcher.finish(error.cloned().map_or(Ok(()), Err)) {
+        match launcher.finish(Ok(())) {
             Err(ProgramError::Stopped(_, trap)) => (text, Some(trap)),
             _ => (text, None),
         }
@@ -142,22 +142,18 @@ impl Stream {
                 // All that are written exist before the first argument does.
                 let mut named = named.iter();
                 let mut pointers = Vec::new();
-                for argument in arguments {
-                    let (Argument::Read(..) | Argument::Write(..)) = argument else {
-                        continue;
-                    };
+                let mut next = || {
                     let operand = named.next();
-                    let operand =
-                        operand.ok_or_else(|| Error::invalid("a pointer has no memory"))?;
-                    match *argument {
-                        Argument::Read(offset, len) => {
-                            pointers.push(Pointer::Read(operand.part(offset, len)?));
-                        }
+                    operand.ok_or_else(|| Error::invalid("a pointer has no memory"))
+                };
+                for argument in arguments {
+                    pointers.push(match *argument {
+                        Argument::Read(offset, len) => Pointer::Read(next()?.part(offset, len)?),
                         Argument::Write(offset, len) => {
-                            pointers.push(Pointer::Write(operand.part_mut(offset, len)?));
+                            Pointer::Write(next()?.part_mut(offset, len)?)
                         }
-                        _ => {}
-                    }
+                        _ => continue,
+                    });
                 }
                 let mut pointers = pointers.iter_mut();
                 let all = arguments.iter();
@@ -186,14 +182,19 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends all launches, after the stream has done everything, or failed with this error. Returns
-    /// what their threads printed, and where a kernel stopped, if that is the cause of the error.
-    pub fn end_launches(&self, error: Option<&pinmap::Error>) -> (Vec<u8>, Option<Trap>) {
-        let launched = mem::take(&mut *self.launches.list());
+    /// Ends all launches, after the stream was waited for with this result: it has done everything,
+    /// or failed. Returns what their threads printed, and where a kernel stopped, if one did. If
+    /// the wait has ended too early, this does nothing.
+    pub fn end_launches(&self, result: &pinmap::Result<()>) -> (Vec<u8>, Option<Trap>) {
         let mut text = Vec::new();
         let mut trap = None;
+        let error = result.as_ref().err();
+        if error.is_some_and(|error| goes_on(error.kind())) {
+            return (text, trap);
+        }
+        let launched = mem::take(&mut *self.launches.list());
         for launch in launched {
-            let (printed, stopped) = launch.end(error);
+            let (printed, stopped) = launch.end();
             text.extend(printed);
             trap = trap.or(stopped);
         }
@@ -205,6 +206,12 @@ impl Stream {
         let launched = mem::take(&mut *self.launches.list());
         drop(launched);
     }
+}
+
+/// Whether a stream goes on after such an error of waiting for it.
+fn goes_on(kind: ErrorKind) -> bool {
+    use ErrorKind::{Deadlock, Interrupted, TimedOut};
+    matches!(kind, Deadlock | Interrupted | TimedOut)
 }
 
 /// Whether there was not enough memory.

@@ -5,6 +5,7 @@
 #include "pins.h"
 
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -137,6 +138,47 @@ TEST(kernel_prints)
 	second = strstr(text, "\nzero 0.1: work of ");
 	last = strstr(text, "\nafter\n");
 	if (!first || !second || !last || second < first || last < second)
+		FAIL("it printed \"%s\"", text);
+	DONE(pinmap_release(word));
+	strike(&here);
+}
+
+struct waiter {
+	struct pinmap_stream *stream;
+	sem_t begin;
+};
+
+static void wait_inside(void *argument)
+{
+	struct waiter *waiter = argument;
+
+	sem_wait(&waiter->begin);
+	REFUSED(pinmap_stream_synchronize(waiter->stream, -1), EDEADLK, DEADLOCK, "");
+}
+
+/* A wait that is refused, or ends too early, loses nothing that a kernel prints later. */
+TEST(kernel_prints_after_a_wait_in_vain)
+{
+	struct setting here = set();
+	struct pinmap_memory *word = MADE(pinmap_alloc(here.gpu, 8, NULL));
+	int output = SYS(dup(1)), file = SYS(memfd_create("output", MFD_CLOEXEC));
+	struct waiter waiter = { .stream = here.stream };
+	char text[4096] = "";
+
+	strcpy(pinmap_address(word), "work");
+	SYS(sem_init(&waiter.begin, 0, 0));
+	DONE(pinmap_stream_call(here.stream, wait_inside, &waiter));
+	DONE(LAUNCH(&here, "say", OPTIONS(.blocks = { 1 }, .threads = { 1 }), READ(word, 0, 8),
+		    F64(1)));
+	REFUSED(pinmap_stream_synchronize(here.stream, 1), ETIMEDOUT, TIMED_OUT, "wait");
+	sem_post(&waiter.begin);
+	fflush(stdout);
+	SYS(dup2(file, 1));
+	DONE(pinmap_stream_synchronize(here.stream, -1));
+	fflush(stdout);
+	SYS(dup2(output, 1));
+	SYS(pread(file, text, sizeof(text) - 1, 0));
+	if (!strstr(text, "zero 0.0: work of "))
 		FAIL("it printed \"%s\"", text);
 	DONE(pinmap_release(word));
 	strike(&here);
