@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::device::Device;
-use crate::error::hint::none_of_them;
+use crate::error::hint::none_found;
 use crate::error::{Error, Operation, Result};
 use crate::queue::format::PacketFormat;
 use crate::sys::sysfs::Sysfs;
@@ -245,7 +245,8 @@ impl Accelerator {
                 .map(|(vendor, id)| format!("{vendor:04x}:{id:04x}"));
             let ids = ids.collect::<Vec<_>>().join(" or ");
             let attempt = format!("find an accelerator {ids}");
-            let (cause, hint) = none_of_them(Sysfs::system().driver_loaded());
+            let then = "see with `pinmap info` what there is";
+            let (cause, hint) = none_found(&Sysfs::system(), "the driver is bound to none", then);
             Error::refused(Operation::Find, attempt, Errno::ENODEV, cause).with_hint(hint)
         }))
     }

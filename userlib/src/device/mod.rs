@@ -193,15 +193,8 @@ impl Device {
         Err(refused.unwrap_or_else(|| {
             let attempt = format!("find a device {vendor:04x}:{device:04x}");
             let bind = format!("`lspci -Dd {vendor:04x}:{device:04x}` and `pinmap bind BDF`");
-            let (cause, hint) = match Sysfs::system().driver_loaded() {
-                true => ("the driver is bound to no such function", bind),
-                false => (
-                    "the driver is not loaded",
-                    format!(
-                        "`modprobe pinmap`, then {bind}; `pinmap doctor` shows what is missing"
-                    ),
-                ),
-            };
+            let bound = "the driver is bound to no such function";
+            let (cause, hint) = hint::none_found(&Sysfs::system(), bound, &bind);
             Error::refused(Operation::Find, attempt, Errno::ENODEV, cause).with_hint(hint)
         }))
     }

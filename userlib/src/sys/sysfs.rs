@@ -170,6 +170,7 @@ fn ids(function: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::hint::none_found;
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -279,6 +280,18 @@ mod tests {
             .between_devices(pci("0000:00:1a.0"), pci("0000:03:00.0"));
         let wanted = "between the device 0000:00:1a.0 and the device 0000:03:00.0 is only the host";
         assert!(said.is_some_and(|said| said.starts_with(wanted)));
+    }
+
+    #[test]
+    fn no_device_differs_from_no_driver() {
+        let sysfs = Fake::new();
+        let found = || none_found(&sysfs.0, "the driver is bound to none", "see `pinmap info`");
+        let (cause, hint) = found();
+        assert!(cause.contains("not loaded") && hint.contains("`modprobe pinmap`"));
+        fs::create_dir_all(sysfs.0.root.join("bus/pci/drivers/pinmap")).expect("a directory");
+        let (cause, hint) = found();
+        assert!(cause.contains("bound to none") && hint.contains("`pinmap doctor`"));
+        assert!(!hint.contains("modprobe"), "{hint}");
     }
 
     #[test]

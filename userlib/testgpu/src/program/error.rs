@@ -98,13 +98,10 @@ impl fmt::Display for ProgramError {
                     // The error, if there is one, is not about this launch.
                     _ => f.write_str("a kernel stopped its queue: ")?,
                 }
-                match code {
-                    _ if is_of_memory(code) => {
-                        let addr = trap.value;
-                        write!(f, "it could not access {addr:#x}, {code}; {trap}")
-                    }
-                    _ => write!(f, "{code}; {trap}"),
+                if is_of_memory(code) {
+                    write!(f, "it could not access {:#x}, ", trap.value)?;
                 }
+                write!(f, "{code}; {trap}")
             }
             Self::Refused(cause) => f.write_str(cause),
         }
