@@ -152,6 +152,23 @@ TEST_EACH(many, manies, .seconds = 360)
 	register_memory(fd, memory, (size_t)MANY * row->step * PAGE, row->flags);
 }
 
+/* So many portable registrations that no list of them could be contiguous in memory. */
+TEST(many_portable, .seconds = 360)
+{
+	long long pins = pins_held();
+	int fd = open_device(0);
+	char *memory;
+
+	if (debug_kernel())
+		SKIP("takes too long on a debug kernel");
+	memory = tiled((size_t)MANY * PAGE + HUGE, HUGE);
+	for (size_t i = 0; i < MANY + 1; i++)
+		register_memory(fd, memory + i * PAGE, PAGE, PINMAP_REGISTER_PORTABLE);
+	CHECK_EQ(get_info(fd).out_registrations, MANY + 1);
+	close(fd);
+	CHECK_PINS_SOON(pins);
+}
+
 /*
  * A file of 1 TiB of which next to nothing is there: registering a part costs what the part does.
  */
