@@ -6,8 +6,8 @@
 //! of a *window* (`copy_window.rs`). No context takes part, and so pages can be brought home after
 //! the context that moved them was closed.
 //!
-//! Windows that can be used keep the IOMMU's page table, which could not be replaced otherwise. So
-//! they rest when a context ends, no other one manages memory, and no page is left in VRAM.
+//! While windows can be used, the IOMMU's page table cannot be replaced. So they *rest* when a
+//! context ends, if no other one manages memory and no page of a process is in VRAM.
 //!
 //! There are several windows, so that the engine has the next copies while the CPU takes care of
 //! the last ones. A task that has a window does not wait for another one: it waits for its copies
